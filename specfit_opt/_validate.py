@@ -1,0 +1,90 @@
+"""Checks shared by the data classes: arrays in, read-only contiguous arrays out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import InvalidInputError
+
+
+def frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """Return ``array`` marked read-only, copied first if someone else could write to it."""
+    if array.flags.writeable:
+        if not array.flags.owndata:
+            array = array.copy()
+        array.flags.writeable = False
+    return array
+
+
+def integer_array(value: Any, name: str, ndim: int, dtype: Any = np.int32) -> NDArray[Any]:
+    """Convert to a contiguous read-only integer array of ``ndim`` dimensions.
+
+    Raises
+    ------
+    InvalidInputError
+        If the values are not integers, do not fit ``dtype``, or the shape has another rank.
+    """
+    array = _array(value, name)
+    if array.dtype.kind not in "iu":
+        raise InvalidInputError(f"{name} must hold integers, got dtype {array.dtype}")
+    if array.ndim != ndim:
+        raise InvalidInputError(
+            f"{name} must have {ndim} dimension(s), got shape {tuple(array.shape)}"
+        )
+    info = np.iinfo(dtype)
+    if array.dtype.itemsize > np.dtype(dtype).itemsize or array.dtype.kind == "u":
+        outside = (array < info.min) | (array > info.max)
+        if outside.any():
+            where = tuple(int(i) for i in np.argwhere(outside)[0])
+            raise InvalidInputError(
+                f"{name}[{_index(where)}] = {array[where]} does not fit {np.dtype(dtype)}"
+            )
+    return frozen(_private(array, value, dtype))
+
+
+def float_array(value: Any, name: str) -> NDArray[np.float64]:
+    """Convert to a contiguous read-only float64 array, refusing complex, text and objects."""
+    array = _array(value, name)
+    if array.dtype.kind not in "iuf":
+        raise InvalidInputError(f"{name} must hold real numbers, got dtype {array.dtype}")
+    return frozen(_private(array, value, np.float64))
+
+
+def nonnegative_number(value: Any, name: str, unit: str) -> float:
+    """Return ``value`` as a finite float >= 0.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is not a number, NaN, infinite or negative.
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InvalidInputError(f"{name} must be a number of {unit}, got {value!r}") from None
+    if not 0.0 <= number < np.inf:
+        raise InvalidInputError(f"{name} must be finite and >= 0 {unit}, got {number}")
+    return number
+
+
+def _array(value: Any, name: str) -> NDArray[Any]:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise InvalidInputError(f"{name} is not a rectangular array: {error}") from None
+
+
+def _private(array: NDArray[Any], value: Any, dtype: Any) -> NDArray[Any]:
+    # A writeable array of the caller's must not stay shared: the classes promise immutability.
+    # A read-only one may, which spares a copy when one array serves many objects.
+    shared = array.dtype == dtype and array.flags.c_contiguous
+    if shared and isinstance(value, np.ndarray) and array.flags.writeable:
+        return np.array(array, dtype=dtype, order="C")
+    return np.ascontiguousarray(array, dtype=dtype)
+
+
+def _index(where: tuple[int, ...]) -> str:
+    return ", ".join(str(i) for i in where)

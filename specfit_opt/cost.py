@@ -1,0 +1,184 @@
+"""The cost model: how long a verification pass over a subtree takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ._validate import float_array, frozen, nonnegative_number
+from .errors import InvalidInputError
+
+
+@dataclass(frozen=True, eq=False)
+class CostModel:
+    """Time of one cycle: fixed part, part by node count, part by the union of experts.
+
+    ``T(S) = fixed_time + node_time(|S|) + sum over layers l and experts e in the union of
+    (resident_time if resident else expert_time[l, e])``, all in seconds. |S| counts the roots.
+
+    Parameters
+    ----------
+    fixed_time : float
+        Seconds that do not depend on the choice: drafting already done, fixed part of a pass.
+    node_time : float or array_like of float, shape (m,)
+        Seconds per node, or a table indexed by |S| (entry 0 is not used), m >= n + 1. An infinite
+        entry forbids that size.
+    expert_time : float or array_like of float, shape (L,) or (L, E)
+        Seconds to bring in one expert that is not resident: one for all, per layer, or per layer
+        and expert.
+    resident_time : float
+        Seconds that a resident expert costs once per pass: 0 when transfer dominates, positive
+        when reading weights from fast memory is what costs.
+
+    Attributes
+    ----------
+    fixed_time, resident_time : float
+    node_time : float or ndarray of float64, shape (m,)
+    expert_time : float or ndarray of float64, shape (L,) or (L, E)
+        Arrays are read-only.
+
+    Raises
+    ------
+    InvalidInputError
+        For NaN, negative or infinite times (a node_time table may hold inf), tables of the wrong
+        rank, or a table that forbids every size.
+    """
+
+    fixed_time: float
+    node_time: float | NDArray[np.float64]
+    expert_time: float | NDArray[np.float64]
+    resident_time: float = 0.0
+
+    def __init__(
+        self,
+        fixed_time: float,
+        node_time: float | ArrayLike,
+        expert_time: float | ArrayLike,
+        resident_time: float = 0.0,
+    ) -> None:
+        put = object.__setattr__
+        put(self, "fixed_time", nonnegative_number(fixed_time, "fixed_time", "seconds"))
+        put(self, "resident_time", nonnegative_number(resident_time, "resident_time", "seconds"))
+        put(self, "node_time", _checked_node_time(node_time))
+        put(self, "expert_time", _checked_expert_time(expert_time))
+        put(self, "_layout", {})
+
+    def node_table(self, n_nodes: int) -> NDArray[np.float64]:
+        """Return the time by node count as a table of ``n_nodes`` + 1 entries, in seconds.
+
+        Raises
+        ------
+        InvalidInputError
+            If the model holds a table that is too short.
+        """
+        if isinstance(self.node_time, float):
+            return self.node_time * np.arange(n_nodes + 1, dtype=np.float64)
+        self.require_table(n_nodes)
+        return self.node_time[: n_nodes + 1]
+
+    def require_table(self, n_nodes: int) -> None:
+        """Raise InvalidInputError if a node_time table has no entry for ``n_nodes`` nodes."""
+        if not isinstance(self.node_time, float) and len(self.node_time) < n_nodes + 1:
+            raise InvalidInputError(
+                f"node_time has {len(self.node_time)} entries but the tree has {n_nodes} nodes; "
+                f"the table is indexed by node count and needs at least {n_nodes + 1} "
+                "(inf for sizes that are not allowed)"
+            )
+
+    def expert_table(self, n_layers: int, n_experts: int) -> NDArray[np.float64]:
+        """Return ``expert_time`` broadcast to shape (n_layers, n_experts), in seconds.
+
+        Raises
+        ------
+        InvalidInputError
+            If the model's array is for other numbers of layers or experts.
+        """
+        time = self.expert_time
+        if isinstance(time, float):
+            return np.full((n_layers, n_experts), time)
+        self.require_experts(n_layers, n_experts)
+        if time.ndim == 1:
+            return np.repeat(time[:, None], n_experts, axis=1)
+        return time
+
+    def require_experts(self, n_layers: int, n_experts: int) -> None:
+        """Raise InvalidInputError if ``expert_time`` is for other numbers of layers or experts."""
+        time = self.expert_time
+        if isinstance(time, float):
+            return
+        expected = (n_layers,) if time.ndim == 1 else (n_layers, n_experts)
+        if time.shape != expected:
+            raise InvalidInputError(
+                f"expert_time has shape {time.shape} but the routing has {n_layers} layers of "
+                f"{n_experts} experts; give a number, shape ({n_layers},) or "
+                f"({n_layers}, {n_experts})"
+            )
+
+    def kernel_expert_time(self, n_layers: int, n_experts: int) -> NDArray[np.float64]:
+        """Return ``expert_time`` as the kernel takes it: (L,) if uniform per layer, else (L, E).
+
+        The result is cached, because the choice needs a look at every entry.
+        """
+        cache: dict[tuple[int, int], NDArray[np.float64]] = self._layout  # type: ignore[attr-defined]
+        found = cache.get((n_layers, n_experts))
+        if found is None:
+            table = self.expert_table(n_layers, n_experts)
+            uniform = bool((table == table[:, :1]).all())
+            found = frozen(np.ascontiguousarray(table[:, 0] if uniform else table).copy())
+            cache[(n_layers, n_experts)] = found
+        return found
+
+    def with_fixed_time(self, fixed_time: float) -> CostModel:
+        """Return the same model with another ``fixed_time``, in seconds."""
+        other = object.__new__(CostModel)
+        other.__dict__.update(self.__dict__)
+        checked = nonnegative_number(fixed_time, "fixed_time", "seconds")
+        object.__setattr__(other, "fixed_time", checked)
+        return other
+
+    def __repr__(self) -> str:
+        def show(value: float | NDArray[np.float64]) -> str:
+            return f"{value:g}" if isinstance(value, float) else f"<table {value.shape}>"
+
+        return (
+            f"CostModel(fixed_time={self.fixed_time:g}, node_time={show(self.node_time)}, "
+            f"expert_time={show(self.expert_time)}, resident_time={self.resident_time:g})"
+        )
+
+
+def _checked_node_time(value: float | ArrayLike) -> float | NDArray[np.float64]:
+    if np.ndim(value) == 0:
+        return nonnegative_number(value, "node_time", "seconds per node")
+    table = float_array(value, "node_time")
+    if table.ndim != 1 or len(table) < 2:
+        raise InvalidInputError(
+            f"node_time must be a number or a table indexed by node count, got shape {table.shape}"
+        )
+    sizes = table[1:]  # entry 0 stands for no nodes, which no subtree has
+    bad = np.flatnonzero(~(sizes >= 0.0))
+    if bad.size:
+        k = int(bad[0]) + 1
+        raise InvalidInputError(f"node_time[{k}] = {table[k]}; times must be >= 0 seconds")
+    if np.isinf(sizes).all():
+        raise InvalidInputError("node_time forbids every size (all entries are inf)")
+    return table
+
+
+def _checked_expert_time(value: float | ArrayLike) -> float | NDArray[np.float64]:
+    if np.ndim(value) == 0:
+        return nonnegative_number(value, "expert_time", "seconds per expert")
+    time = float_array(value, "expert_time")
+    if time.ndim > 2:
+        raise InvalidInputError(
+            f"expert_time must be a number or have shape (L,) or (L, E), got shape {time.shape}"
+        )
+    bad = np.argwhere(~((time >= 0.0) & (time < np.inf)))
+    if len(bad):
+        where = tuple(int(i) for i in bad[0])
+        raise InvalidInputError(
+            f"expert_time[{', '.join(map(str, where))}] = {time[where]}; times must be finite and "
+            ">= 0 seconds"
+        )
+    return time

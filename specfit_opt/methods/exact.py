@@ -1,0 +1,69 @@
+"""The proven optimum: persistency, minimum cut, Dinkelbach, branch and bound."""
+
+from __future__ import annotations
+
+import math
+
+from .. import kernel
+from ..instance import Instance
+from ..solution import RELATIVE_TOLERANCE, Solution, Status, build_solution
+from .registry import Method
+
+
+def select(
+    instance: Instance,
+    *,
+    rate: float | None,
+    max_nodes: int | None,
+    time_limit: float | None,
+) -> Solution:
+    """Return the optimum with its proof, or, past ``time_limit``, the best known and a bound.
+
+    Notes
+    -----
+    See the algorithm section of the theory page, and :mod:`specfit_opt.kernel`.
+    """
+    tree, routing, cost = instance.tree, instance.routing, instance.cost_model
+    mask, proven, objective, bound, stats = kernel.solve(
+        tree.parent,
+        tree.path_prob,
+        routing.rows,
+        routing.resident,
+        cost.kernel_expert_time(routing.n_layers, routing.n_experts),
+        cost.resident_time,
+        cost.fixed_time,
+        cost.node_time,
+        math.nan if rate is None else rate,
+        tree.n_nodes if max_nodes is None else max_nodes,
+        math.inf if time_limit is None else time_limit,
+    )
+    solution = build_solution(
+        instance,
+        mask,
+        rate=rate,
+        method="exact",
+        stats=stats,
+        status=Status.OPTIMAL if proven else Status.FEASIBLE,
+        bound=bound,
+    )
+    check_claim(solution, objective)
+    return solution
+
+
+def check_claim(solution: Solution, objective: float) -> None:
+    """Compare what the kernel says it reached with the definition of the objective."""
+    scale = solution.throughput if solution.rate is None else solution.expected_tokens
+    if abs(solution.objective - objective) > RELATIVE_TOLERANCE * scale:
+        raise AssertionError(
+            f"the kernel claims {objective!r} but its set evaluates to {solution.objective!r}; "
+            "please report this with the instance (specfit_opt.save_instance)"
+        )
+
+
+METHOD = Method(
+    name="exact",
+    select=select,
+    summary="proven optimum of the ratio or the surplus",
+    source="Dinkelbach 1967; Picard 1976; Gallo, Grigoriadis, Tarjan 1989; theory page",
+    proves=True,
+)

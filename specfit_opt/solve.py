@@ -1,0 +1,148 @@
+"""Choose the subtree to verify."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+from .cost import CostModel
+from .errors import InvalidInputError
+from .instance import Instance
+from .methods import get_method
+from .routing import ExpertRouting
+from .solution import Solution
+from .tree import DraftTree
+
+
+def solve(
+    tree: DraftTree,
+    routing: ExpertRouting,
+    cost_model: CostModel,
+    *,
+    method: str = "exact",
+    rate: float | None = None,
+    max_nodes: int | None = None,
+    time_limit: float | None = None,
+    **method_options: Any,
+) -> Solution:
+    """Choose the ancestor-closed subtree with the best predicted throughput.
+
+    Parameters
+    ----------
+    tree : DraftTree
+        n nodes; every root is always chosen.
+    routing : ExpertRouting
+        Experts of every node, packed.
+    cost_model : CostModel
+        Times in seconds.
+    method : str
+        A name in :data:`specfit_opt.METHODS`.
+    rate : float, optional
+        Tokens per second. None maximises the ratio P(S) / T(S); a number lambda >= 0 maximises
+        the surplus P(S) - lambda * T(S).
+    max_nodes : int, optional
+        Largest size allowed, roots included.
+    time_limit : float, optional
+        Seconds after which the best solution so far is returned with a valid bound.
+    **method_options
+        Options of the method; see its file under ``specfit_opt/methods``.
+
+    Returns
+    -------
+    Solution
+        For ``exact``: status OPTIMAL with gap 0, the fewest nodes among equals, or, past
+        ``time_limit``, FEASIBLE with ``bound`` and ``gap``.
+
+    Raises
+    ------
+    InvalidInputError
+        If the parts disagree, an argument is out of range or an option is unknown.
+    MissingExtraError
+        If the method needs a package that is not installed.
+
+    Notes
+    -----
+    Polynomial for affine and concave node time, NP-hard for other tables; see the theory page.
+
+    Examples
+    --------
+    >>> from specfit_opt import CostModel, DraftTree, ExpertRouting, solve
+    >>> tree = DraftTree([-1, 0, 0], [1.0, 0.8, 0.1])
+    >>> routing = ExpertRouting([[[0, 1]], [[0, 2]], [[3, 4]]], n_experts=5)
+    >>> cost = CostModel(fixed_time=1.0, node_time=0.01, expert_time=0.2)
+    >>> solve(tree, routing, cost).nodes.tolist()
+    [0, 1]
+    """
+    instance = Instance(tree, routing, cost_model)
+    return solve_instance(
+        instance,
+        method=method,
+        rate=rate,
+        max_nodes=max_nodes,
+        time_limit=time_limit,
+        **method_options,
+    )
+
+
+def solve_instance(
+    instance: Instance,
+    *,
+    method: str = "exact",
+    rate: float | None = None,
+    max_nodes: int | None = None,
+    time_limit: float | None = None,
+    **method_options: Any,
+) -> Solution:
+    """Like :func:`solve`, for a problem that is already one :class:`Instance`."""
+    select = get_method(method).select
+    rate = checked_rate(rate)
+    if max_nodes is not None:
+        max_nodes = checked_max_nodes(max_nodes, instance)
+    if time_limit is not None and not time_limit > 0.0:
+        raise InvalidInputError(f"time_limit must be a positive number of seconds: {time_limit!r}")
+    if method_options:
+        check_options(method, method_options)
+    return select(
+        instance, rate=rate, max_nodes=max_nodes, time_limit=time_limit, **method_options
+    )
+
+
+def checked_rate(rate: float | None) -> float | None:
+    """Return ``rate`` as a finite float >= 0, or None."""
+    if rate is None:
+        return None
+    if not 0.0 <= rate < math.inf:
+        raise InvalidInputError(f"rate must be finite and >= 0 tokens per second, got {rate!r}")
+    return float(rate)
+
+
+def checked_max_nodes(max_nodes: int, instance: Instance) -> int:
+    """Return ``max_nodes``, checked to leave room for the roots and to leave a size allowed."""
+    n_roots = instance.tree.n_roots
+    if max_nodes != int(max_nodes) or max_nodes < n_roots:
+        raise InvalidInputError(
+            f"max_nodes must be an integer of at least {n_roots} (the roots count), "
+            f"got {max_nodes!r}"
+        )
+    time = instance.cost_model.node_time
+    if not isinstance(time, float) and not (time[n_roots : int(max_nodes) + 1] < math.inf).any():
+        raise InvalidInputError(
+            f"node_time forbids every size from {n_roots} to max_nodes = {max_nodes}"
+        )
+    return int(max_nodes)
+
+
+def check_options(method: str, options: dict[str, Any]) -> None:
+    """Raise InvalidInputError if ``method`` does not take one of ``options``."""
+    parameters = inspect.signature(get_method(method).select).parameters
+    known = [name for name in parameters if name not in _COMMON]
+    for name in options:
+        if name not in known:
+            raise InvalidInputError(
+                f"method {method!r} has no option {name!r}; it takes "
+                f"{', '.join(known) if known else 'none'}"
+            )
+
+
+_COMMON = ("instance", "rate", "max_nodes", "time_limit")
