@@ -6,6 +6,12 @@ be read rather than to be fast; :mod:`specfit_opt.kernel` says how it is selecte
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -73,3 +79,704 @@ def evaluate(
     transfer = float(np.where(used, np.where(resident, resident_time, time), 0.0).sum())
     loaded = (used & ~resident).sum(axis=1, dtype=np.int64)
     return float(path_prob[mask].sum()), transfer, loaded, used.sum(axis=1, dtype=np.int64)
+
+
+def solve(
+    parent: NDArray[np.int32],
+    path_prob: NDArray[np.float64],
+    rows: NDArray[np.uint64],
+    resident: NDArray[np.bool_],
+    expert_time: NDArray[np.float64],
+    resident_time: float,
+    fixed_time: float,
+    node_time: float | NDArray[np.float64],
+    rate: float,
+    max_nodes: int,
+    time_limit: float,
+) -> tuple[NDArray[np.bool_], bool, float, float, dict[str, Any]]:
+    """Find the best ancestor-closed set.
+
+    Parameters
+    ----------
+    parent : ndarray of int32, shape (n,)
+    path_prob : ndarray of float64, shape (n,)
+    rows : ndarray of uint64, shape (n, L * ceil(E / 64))
+    resident : ndarray of bool, shape (L, E)
+    expert_time : ndarray of float64, shape (L,) or (L, E)
+    resident_time, fixed_time : float
+        Seconds.
+    node_time : float or ndarray of float64, shape (>= n + 1,)
+    rate : float
+        NaN maximises the ratio, a number the surplus at that rate.
+    max_nodes : int
+    time_limit : float
+        Seconds; inf for none.
+
+    Returns
+    -------
+    mask : ndarray of bool, shape (n,)
+    proven : bool
+    objective, bound : float
+    stats : dict
+    """
+    state = TreeState(resident, expert_time, resident_time)
+    state.extend_rows(parent, path_prob, rows)
+    return state.solve(fixed_time, node_time, rate, max_nodes, time_limit)
+
+
+class TreeState:
+    """A tree that grows, with everything that does not depend on the question asked of it.
+
+    Parameters
+    ----------
+    resident : ndarray of bool, shape (L, E)
+    expert_time : ndarray of float64, shape (L,) or (L, E)
+    resident_time : float
+    """
+
+    def __init__(
+        self,
+        resident: NDArray[np.bool_],
+        expert_time: NDArray[np.float64],
+        resident_time: float,
+    ) -> None:
+        self.resident = resident
+        self.expert_time = expert_time
+        self.resident_time = resident_time
+        self.n_experts = resident.shape[1]
+        self._price = _Price(resident, expert_time, resident_time)
+        self._parent: list[int] = []
+        self._prob: list[float] = []
+        self._rows: list[NDArray[np.uint64]] = []
+        self._used: list[int] = []  # experts of the node and its ancestors
+        self._fresh: list[int] = []  # experts of the node that no ancestor and no root uses
+        self._root_union = 0
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of nodes so far."""
+        return len(self._parent)
+
+    def extend(
+        self,
+        parent: NDArray[np.int32],
+        path_prob: NDArray[np.float64],
+        experts: NDArray[np.integer],
+    ) -> int:
+        """Append nodes; return the flat index of the first bad expert id, or -1.
+
+        Nothing is appended when an id is bad.
+        """
+        rows, bad = pack(experts, self.n_experts)
+        if bad < 0:
+            self.extend_rows(parent, path_prob, rows)
+        return bad
+
+    def extend_rows(
+        self,
+        parent: NDArray[np.int32],
+        path_prob: NDArray[np.float64],
+        rows: NDArray[np.uint64],
+    ) -> None:
+        """Append nodes whose experts are packed already. Roots come with the first call only."""
+        bits = [int.from_bytes(row.tobytes(), "little") & self._price.priced for row in rows]
+        parents = parent.tolist()
+        for u, own in zip(parents, bits, strict=True):
+            if u < 0:
+                self._root_union |= own
+        for u, own in zip(parents, bits, strict=True):
+            above = self._root_union if u < 0 else self._used[u]
+            self._used.append(above | own)
+            self._fresh.append(own & ~above)
+        self._parent.extend(parents)
+        self._prob.extend(path_prob.tolist())
+        self._rows.append(rows)
+
+    def novelty(self) -> NDArray[np.float64]:
+        """Return the price in seconds of each node's experts that no ancestor and no root uses."""
+        return np.array([self._price(bits) for bits in self._fresh])
+
+    def evaluate(
+        self, mask: NDArray[np.bool_]
+    ) -> tuple[float, float, NDArray[np.int64], NDArray[np.int64]]:
+        """Evaluate a set of nodes, as the function of the same name."""
+        return evaluate(
+            mask,
+            np.array(self._prob),
+            np.concatenate(self._rows),
+            self.resident,
+            self.expert_time,
+            self.resident_time,
+        )
+
+    def solve(
+        self,
+        fixed_time: float,
+        node_time: float | NDArray[np.float64],
+        rate: float,
+        max_nodes: int,
+        time_limit: float,
+        virtual_parent: NDArray[np.int32] | None = None,
+        virtual_prob: NDArray[np.float64] | None = None,
+        virtual_time: NDArray[np.float64] | None = None,
+    ) -> tuple[NDArray[np.bool_], bool, float, float, dict[str, Any]]:
+        """Find the best ancestor-closed set, as the function of the same name.
+
+        Virtual nodes, one entry per node in each of the three arrays, are appended for this call
+        alone: leaves with a price in seconds of their own and no experts.
+        """
+        parent, prob, fresh = self._parent, self._prob, self._fresh
+        extra = [0.0] * len(parent)
+        if virtual_parent is not None:
+            assert virtual_prob is not None and virtual_time is not None
+            parent = parent + virtual_parent.tolist()
+            prob = prob + virtual_prob.tolist()
+            fresh = fresh + [0] * len(virtual_parent)
+            extra = extra + virtual_time.tolist()
+        n = len(parent)
+        problem = _Problem(
+            parent=parent,
+            prob=prob,
+            fresh=fresh,
+            extra=extra,
+            price=self._price,
+            base=fixed_time + self._price(self._root_union),
+            node_time=[node_time * k for k in range(n + 1)]
+            if isinstance(node_time, float)
+            else node_time[: n + 1].tolist(),
+            slope=node_time if isinstance(node_time, float) else None,
+            max_nodes=min(max_nodes, n),
+            rate=rate,
+            deadline=time.monotonic() + time_limit,
+        )
+        return problem.solve()
+
+
+class _Price:
+    """The price in seconds of a set of experts, given as the bits of one big integer."""
+
+    def __init__(
+        self,
+        resident: NDArray[np.bool_],
+        expert_time: NDArray[np.float64],
+        resident_time: float,
+    ) -> None:
+        n_layers, n_experts = resident.shape
+        words = -(-n_experts // 64)
+        missing = expert_time if expert_time.ndim == 2 else expert_time[:, None]
+        weight = np.zeros((n_layers, words * 64))
+        weight[:, :n_experts] = np.where(resident, resident_time, missing)
+        self.weight = weight.ravel().tolist()
+        values = sorted(set(self.weight) - {0.0})
+        flat = weight.ravel()
+        # Grouping by value turns a sum over experts into a few bit counts.
+        self.groups = [
+            (value, int.from_bytes(np.packbits(flat == value, bitorder="little").tobytes(), "little"))
+            for value in values
+        ] if len(values) <= 64 else None
+        self.priced = int.from_bytes(
+            np.packbits(flat != 0.0, bitorder="little").tobytes(), "little"
+        )
+
+    def __call__(self, bits: int) -> float:
+        if self.groups is not None:
+            return sum(value * (bits & mask).bit_count() for value, mask in self.groups)
+        return math.fsum(self.weight[i] for i in _bits(bits))
+
+
+def _bits(bits: int) -> Iterator[int]:
+    while bits:
+        low = bits & -bits
+        yield low.bit_length() - 1
+        bits ^= low
+
+
+_OUT, _OPEN, _IN = 0, 1, 2
+
+#: Gains below this share of all the probability are taken for zero: ties go to fewer nodes.
+_TIE = 1e-13
+#: An excess over the incumbent below this share of its tokens is rounding, not improvement.
+_PROOF = 1e-12
+
+
+class _Deadline(Exception):
+    """Time is up; ``bound`` is a valid upper bound on what was being maximised."""
+
+    def __init__(self, bound: float) -> None:
+        super().__init__(bound)
+        self.bound = bound
+
+
+@dataclass
+class _Set:
+    """A closed set by its members, with its tokens, its price beyond the roots', and its size."""
+
+    members: list[int]
+    tokens: float
+    price: float
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+
+@dataclass
+class _Problem:
+    parent: list[int]
+    prob: list[float]
+    fresh: list[int]
+    extra: list[float]
+    price: _Price
+    base: float  # seconds: fixed time and the union of the roots
+    node_time: list[float]
+    slope: float | None
+    max_nodes: int
+    rate: float
+    deadline: float
+
+    def __post_init__(self) -> None:
+        self.n = len(self.parent)
+        self.roots = [v for v, u in enumerate(self.parent) if u < 0]
+        self.n_roots = len(self.roots)
+        self.is_ratio = math.isnan(self.rate)
+        self.late_bound: float | None = None
+        self.total = math.fsum(self.prob)
+        self.stats = dict.fromkeys(
+            ("lambda_steps", "rounds", "cuts", "core_nodes", "core_elements", "branches"), 0
+        )
+
+    # ---- sets and their figures
+
+    def make_set(self, members: list[int]) -> _Set:
+        union = 0
+        for v in members:
+            union |= self.fresh[v]
+        return _Set(
+            members,
+            math.fsum(self.prob[v] for v in members),
+            self.price(union) + math.fsum(self.extra[v] for v in members),
+        )
+
+    def time(self, chosen: _Set) -> float:
+        return self.base + self.node_time[chosen.size] + chosen.price
+
+    def allowed(self, size: int) -> bool:
+        return size <= self.max_nodes and self.node_time[size] < math.inf
+
+    def objective(self, chosen: _Set) -> float:
+        time = self.time(chosen)
+        if self.is_ratio:
+            return chosen.tokens / time
+        return chosen.tokens - self.rate * time
+
+    # ---- the driver
+
+    def solve(self) -> tuple[NDArray[np.bool_], bool, float, float, dict[str, Any]]:
+        self.best = self.first_set()
+        self.lam = self.objective(self.best) if self.is_ratio else self.rate
+        affine = self.affine_part()
+        if affine is None or not self.solve_affine(*affine):
+            self.late_bound = self.solve_table()
+        objective = self.objective(self.best)
+        mask = np.zeros(self.n, dtype=np.bool_)
+        mask[self.best.members] = True
+        proven = self.late_bound is None
+        bound = objective if self.late_bound is None else max(self.late_bound, objective)
+        return mask, proven, objective, bound, {"kernel": NAME, **self.stats}
+
+    def first_set(self) -> _Set:
+        """Return the best allowed prefix in the order of path probability."""
+        order = sorted(range(self.n), key=lambda v: (self.parent[v] >= 0, -self.prob[v], v))
+        best, best_value = None, -math.inf
+        union, tokens, extra = 0, 0.0, 0.0
+        for size, v in enumerate(order, start=1):
+            union |= self.fresh[v]
+            tokens += self.prob[v]
+            extra += self.extra[v]
+            if size >= self.n_roots and self.allowed(size):
+                time = self.base + self.node_time[size] + self.price(union) + extra
+                value = tokens / time if self.is_ratio else tokens - self.rate * time
+                if value > best_value:
+                    best, best_value = size, value
+        assert best is not None, "the caller checks that some size is allowed"
+        return self.make_set(sorted(order[:best]))
+
+    def affine_part(self) -> tuple[float, float, int] | None:
+        """Return (intercept, slope, largest size) if the allowed sizes are an affine prefix."""
+        if self.slope is not None:
+            return 0.0, self.slope, self.max_nodes
+        first = self.n_roots
+        last = first
+        while last < self.max_nodes and self.node_time[last + 1] < math.inf:
+            last += 1
+        if not self.node_time[first] < math.inf or any(map(self.allowed, range(last + 1, self.n + 1))):
+            return None
+        slope = (self.node_time[last] - self.node_time[first]) / max(last - first, 1)
+        for k in range(first, last + 1):
+            line = self.node_time[first] + slope * (k - first)
+            if abs(self.node_time[k] - line) > _PROOF * (self.base + line):
+                return None
+        return self.node_time[first] - slope * first, slope, last
+
+    # ---- affine node time: Dinkelbach over nested closures
+
+    def solve_affine(self, intercept: float, slope: float, largest: int) -> bool:
+        """Solve with the node limit ignored; False if the answer is larger than it allows."""
+        base = self.base + intercept
+        best, lam = self.best, self.lam
+        alive = list(range(self.n))
+        while True:
+            self.stats["lambda_steps"] += 1
+            try:
+                chosen = self.closure(lam, lam * slope, self.roots, alive)
+            except _Deadline as late:
+                excess = late.bound - lam * base
+                least = base + slope * self.n_roots
+                self.best = best if best.size <= largest else self.best
+                self.late_bound = lam + excess / least if self.is_ratio else excess
+                return True
+            time = base + slope * chosen.size + chosen.price
+            excess = chosen.tokens - lam * time
+            if not self.is_ratio:
+                best = chosen
+                break
+            slack = _PROOF * chosen.tokens
+            if excess <= slack:
+                if excess >= -slack:
+                    best = chosen  # as good and, being the least closure, no larger
+                break
+            best, lam, alive = chosen, chosen.tokens / time, chosen.members
+        if best.size > largest:
+            return False
+        self.best = best
+        return True
+
+    # ---- any node time: Lagrangian envelope over sizes, branch and bound
+
+    def solve_table(self) -> float | None:
+        """Branch and bound; return None for a proof, or a bound when time ran out."""
+        trail: list[_Decision] = []
+        while True:
+            try:
+                branch = self.explore(trail)
+            except _Deadline as late:
+                waiting = [d.bound for d in trail if d.inside]
+                here = trail[-1].bound if trail else late.bound
+                return max(waiting + [here])
+            if branch is not None:
+                self.stats["branches"] += 1
+                trail.append(branch)
+                continue
+            while trail and (not trail[-1].inside or not self.improves(trail[-1].bound)):
+                trail.pop()
+            if not trail:
+                return None
+            trail[-1].inside = False
+
+    def improves(self, bound: float) -> bool:
+        """Whether a bound on the objective leaves room above the incumbent."""
+        slack = _PROOF * (self.lam if self.is_ratio else self.best.tokens)
+        return bound > self.objective(self.best) + slack
+
+    def consider(self, chosen: _Set) -> bool:
+        """Make ``chosen`` the incumbent if it is better, or as good and smaller."""
+        if not self.allowed(chosen.size):
+            return False
+        gain = self.objective(chosen) - self.objective(self.best)
+        slack = _PROOF * (self.lam if self.is_ratio else max(chosen.tokens, 1.0))
+        if gain > slack or (gain >= -slack and chosen.size < self.best.size):
+            self.best = chosen
+            if self.is_ratio:
+                self.lam = self.objective(chosen)
+            return gain > slack
+        return False
+
+    def explore(self, trail: list[_Decision]) -> _Decision | None:
+        """Bound the sets that agree with ``trail``: None if none is better, else how to branch."""
+        state = self.decided(trail)
+        least = self.make_set([v for v in range(self.n) if state[v] == _IN])
+        most = self.make_set([v for v in range(self.n) if state[v] != _OUT])
+        sizes = [k for k in range(least.size, most.size + 1) if self.allowed(k)]
+        if not sizes:
+            return None
+        self.consider(least)
+        self.consider(most)
+        while True:  # once more whenever the incumbent, and with it lambda, rises
+            outcome = self.envelope(least, most, sizes)
+            if outcome != "again":
+                return outcome
+
+    def envelope(self, least: _Set, most: _Set, sizes: list[int]) -> _Decision | None | str:
+        lam = self.lam
+        value = {s.size: s.tokens - lam * s.price for s in (least, most)}
+        # Most that tokens - lam * price can be at each size; there is one set of either extreme.
+        cap = dict.fromkeys(sizes, math.inf)
+        cap.update((k, value[k]) for k in value if k in cap)
+        points = {least.size: least, most.size: most}
+        tight: set[tuple[int, int]] = set()
+        below, above = least, most
+        price = self.first_price(sizes)
+        while True:
+            if most.size > least.size:
+                try:
+                    chosen = self.closure(lam, price, below.members, above.members)
+                except _Deadline as late:
+                    raise _Deadline(self.objective_bound(cap, sizes)) from late
+                worth = chosen.tokens - lam * chosen.price
+                for k in sizes:
+                    cap[k] = min(cap[k], worth + price * (k - chosen.size))
+                if self.consider(chosen) and self.is_ratio:
+                    return "again"
+                chord = value[below.size] - price * below.size
+                if abs(value[above.size] - price * above.size - chord) <= self.slack and (
+                    worth - price * chosen.size <= chord + self.slack
+                ):
+                    tight |= {(below.size, chosen.size), (chosen.size, above.size)}
+                    if chosen.size in (below.size, above.size):
+                        tight.add((below.size, above.size))
+                points.setdefault(chosen.size, chosen)
+                value.setdefault(chosen.size, worth)
+            excess, k = max((cap[k] - lam * (self.base + self.node_time[k]), -k) for k in sizes)
+            k = -k
+            floor = 0.0 if self.is_ratio else self.objective(self.best)
+            if excess <= floor + self.slack or k in points:
+                return None
+            below = points[max(i for i in points if i < k)]
+            above = points[min(i for i in points if i > k)]
+            if (below.size, above.size) in tight:
+                if self.fill(below, above, k) and self.is_ratio:
+                    return "again"
+                inside = set(below.members)
+                doors = [v for v in above.members if v not in inside and self.parent[v] in inside]
+                v = max(doors, key=lambda v: (self.prob[v], -v))
+                return _Decision(v, self.objective_bound(cap, sizes))
+            price = (value[above.size] - value[below.size]) / (above.size - below.size)
+
+    @property
+    def slack(self) -> float:
+        return _PROOF * max(self.best.tokens, 1.0)
+
+    def objective_bound(self, cap: dict[int, float], sizes: list[int]) -> float:
+        """Turn bounds by size at the present lambda into one on the objective."""
+        best = -math.inf
+        for k in sizes:
+            time = self.base + self.node_time[k]
+            worth = min(cap[k], self.total)
+            if self.is_ratio:
+                # P <= worth + lam * price, and the time is at least that of the nodes alone.
+                best = max(best, min(self.lam + (worth - self.lam * time) / time, self.total / time))
+            else:
+                best = max(best, worth - self.rate * time)
+        return best
+
+    def fill(self, below: _Set, above: _Set, size: int) -> bool:
+        """Grow ``below`` inside ``above`` to ``size``, the best node first, as a new incumbent."""
+        members, inside = list(below.members), set(below.members)
+        union = 0
+        for v in members:
+            union |= self.fresh[v]
+        improved = False
+        while len(members) < size:
+            doors = [v for v in above.members if v not in inside and self.parent[v] in inside]
+            gains = [
+                (self.prob[v] - self.lam * (self.price(self.fresh[v] & ~union) + self.extra[v]), -v)
+                for v in doors
+            ]
+            v = -max(gains)[1]
+            members.append(v)
+            inside.add(v)
+            union |= self.fresh[v]
+            improved |= self.consider(self.make_set(sorted(members)))
+        return improved
+
+    def decided(self, trail: list[_Decision]) -> list[int]:
+        state = [_IN if u < 0 else _OPEN for u in self.parent]
+        for decision in trail:
+            v = decision.node
+            if not decision.inside:
+                state[v] = _OUT
+            else:
+                while state[v] != _IN:
+                    state[v] = _IN
+                    v = self.parent[v]
+        for v, u in enumerate(self.parent):
+            if u >= 0 and state[u] == _OUT:
+                state[v] = _OUT
+        return state
+
+    def first_price(self, sizes: list[int]) -> float:
+        """Return lambda times the slope of the table's lower convex hull at the incumbent."""
+        hull: list[int] = []
+        g = self.node_time
+        for k in sizes:
+            while len(hull) >= 2 and (g[k] - g[hull[-2]]) * (hull[-1] - hull[-2]) <= (
+                g[hull[-1]] - g[hull[-2]]
+            ) * (k - hull[-2]):
+                hull.pop()
+            hull.append(k)
+        if len(hull) == 1:
+            return 0.0
+        i = max((j for j in range(len(hull) - 1) if hull[j] <= self.best.size), default=0)
+        return self.lam * (g[hull[i + 1]] - g[hull[i]]) / (hull[i + 1] - hull[i])
+
+    # ---- fixed lambda and node price: the least maximum-weight closure
+
+    def closure(self, lam: float, price: float, inside: list[int], alive: list[int]) -> _Set:
+        """Maximise sum(prob - price) - lam * cost over closed sets between two closed sets."""
+        state = [_OUT] * self.n
+        for v in alive:
+            state[v] = _OPEN
+        for v in inside:
+            state[v] = _IN
+        union = 0
+        for v in inside:
+            union |= self.fresh[v]
+        eps = _TIE * self.total
+        gain = [p - price - lam * x for p, x in zip(self.prob, self.extra, strict=True)]
+        unsure = [v for v in alive if state[v] == _OPEN]
+        while unsure:
+            self.stats["rounds"] += 1
+            rest = [self.fresh[v] & ~union for v in unsure]
+            once = twice = 0
+            for bits in rest:
+                twice |= once & bits
+                once |= bits
+            solo = once & ~twice
+            # Bottom-up: charged for private experts only, a subtree's value is an upper bound;
+            # charged for all its experts, a lower bound.
+            upper = dict.fromkeys(unsure, 0.0)
+            lower = dict.fromkeys(unsure, 0.0)
+            own = {}
+            for v, bits in zip(reversed(unsure), reversed(rest), strict=True):
+                own[v] = gain[v] - lam * self.price(bits & solo)
+                upper[v] += own[v]
+                lower[v] += gain[v] - lam * self.price(bits)
+                u = self.parent[v]
+                if state[u] == _OPEN:
+                    upper[u] += max(upper[v], 0.0)
+                    lower[u] += max(lower[v], 0.0)
+            if time.monotonic() > self.deadline:
+                chosen = [v for v in range(self.n) if state[v] == _IN]
+                value = math.fsum(gain[v] for v in chosen) - lam * self.price(union)
+                open_ends = (v for v in unsure if state[self.parent[v]] == _IN)
+                raise _Deadline(value + math.fsum(max(upper[v], 0.0) for v in open_ends))
+            for v, bits in zip(unsure, rest, strict=True):
+                above = state[self.parent[v]]
+                if above == _OUT or upper[v] <= eps:
+                    state[v] = _OUT
+                elif above == _IN and lower[v] > eps:
+                    state[v] = _IN
+                    union |= bits
+            left = [v for v in unsure if state[v] == _OPEN]
+            if len(left) == len(unsure):
+                self.cut(left, own, rest, twice, lam, state)
+                left = []
+            unsure = left
+        return self.make_set([v for v in alive if state[v] == _IN])
+
+    def cut(
+        self,
+        core: list[int],
+        own: dict[int, float],
+        rest: list[int],
+        shared: int,
+        lam: float,
+        state: list[int],
+    ) -> None:
+        """Decide the nodes that persistency leaves open, by one minimum cut."""
+        users: dict[int, int] = {}
+        for i, bits in enumerate(rest):
+            for b in _bits(bits & shared):
+                users[b] = users.get(b, 0) | 1 << i
+        weights: dict[int, float] = {}
+        for b, mask in users.items():
+            weights[mask] = weights.get(mask, 0.0) + lam * self.price.weight[b]
+        self.stats["cuts"] += 1
+        self.stats["core_nodes"] = max(self.stats["core_nodes"], len(core))
+        self.stats["core_elements"] = max(self.stats["core_elements"], len(weights))
+        index = {v: i for i, v in enumerate(core)}
+        above = [index.get(self.parent[v], -1) for v in core]
+        chosen = _least_closure([own[v] for v in core], above, weights)
+        for v, keep in zip(core, chosen, strict=True):
+            state[v] = _IN if keep else _OUT
+
+
+@dataclass
+class _Decision:
+    """One branch: ``node`` forced in with its ancestors, later out with its subtree."""
+
+    node: int
+    bound: float
+    inside: bool = True
+
+
+def _least_closure(profit: list[float], above: list[int], weights: dict[int, float]) -> list[bool]:
+    """Return the least closure of maximum weight, by a maximum flow in scaled integers.
+
+    Parameters
+    ----------
+    profit : list of float
+        Of each node.
+    above : list of int
+        The node that a node requires, or -1.
+    weights : dict
+        Bit mask of users -> price paid if any of them is chosen.
+    """
+    total = math.fsum(p for p in profit if p > 0.0)
+    if total <= 0.0:
+        return [False] * len(profit)
+    scale = 2.0**52 / total
+    n, m = len(profit), len(weights)
+    source, sink = n + m, n + m + 1
+    graph: list[list[list[int]]] = [[] for _ in range(n + m + 2)]  # [head, capacity, reverse arc]
+    infinite = 2**54
+
+    def arc(tail: int, head: int, capacity: int) -> None:
+        graph[tail].append([head, capacity, len(graph[head])])
+        graph[head].append([tail, 0, len(graph[tail]) - 1])
+
+    for v, p in enumerate(profit):
+        size = min(round(abs(p) * scale), infinite)
+        arc(source, v, size) if p > 0.0 else arc(v, sink, size)
+        if above[v] >= 0:
+            arc(v, above[v], infinite)
+    for e, (mask, weight) in enumerate(weights.items(), start=n):
+        arc(e, sink, min(round(weight * scale), infinite))
+        for v in _bits(mask):
+            arc(v, e, infinite)
+    while True:  # Dinic: a level graph, then a blocking flow in it
+        level = {source: 0}
+        queue = [source]
+        for tail in queue:
+            for head, capacity, _ in graph[tail]:
+                if capacity and head not in level:
+                    level[head] = level[tail] + 1
+                    queue.append(head)
+        if sink not in level:
+            return [v in level for v in range(n)]
+        cursor = [0] * len(graph)
+        path: list[list[int]] = []
+        v = source
+        while True:
+            if v == sink:
+                amount = min(a[1] for a in path)
+                for a in path:
+                    a[1] -= amount
+                    graph[a[0]][a[2]][1] += amount
+                path, v = [], source
+                continue
+            arcs = graph[v]
+            while cursor[v] < len(arcs):
+                a = arcs[cursor[v]]
+                if a[1] and level.get(a[0], -1) == level[v] + 1:
+                    break
+                cursor[v] += 1
+            else:
+                if v == source:
+                    break
+                a = path.pop()
+                v = graph[a[0]][a[2]][0]
+                cursor[v] += 1
+                continue
+            path.append(a)
+            v = a[0]
