@@ -79,7 +79,7 @@ class ExpertRouting:
             )
         object.__setattr__(self, "experts", frozen(ids))
         object.__setattr__(self, "n_experts", n_experts)
-        object.__setattr__(self, "resident", _checked_resident(resident, ids.shape[1], n_experts))
+        object.__setattr__(self, "resident", checked_resident(resident, ids.shape[1], n_experts))
         object.__setattr__(self, "rows", frozen(rows))
 
     @property
@@ -102,7 +102,7 @@ class ExpertRouting:
         other = object.__new__(ExpertRouting)
         for name in ("experts", "n_experts", "rows"):
             object.__setattr__(other, name, getattr(self, name))
-        checked = _checked_resident(resident, self.n_layers, self.n_experts)
+        checked = checked_resident(resident, self.n_layers, self.n_experts)
         object.__setattr__(other, "resident", checked)
         return other
 
@@ -113,9 +113,10 @@ class ExpertRouting:
         )
 
 
-def _checked_resident(
+def checked_resident(
     resident: ArrayLike | None, n_layers: int, n_experts: int
 ) -> NDArray[np.bool_]:
+    """Return ``resident`` as a read-only bool array of shape (L, E); None means none."""
     if resident is None:
         return frozen(np.zeros((n_layers, n_experts), dtype=np.bool_))
     mask = np.asarray(resident)

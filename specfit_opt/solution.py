@@ -6,7 +6,7 @@ import enum
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -243,6 +243,16 @@ def evaluate(
     return build_solution(instance, mask, rate=rate, method=method, stats=stats or {})
 
 
+class Figures(NamedTuple):
+    """A set of nodes and what the kernel's ``evaluate`` says of it."""
+
+    mask: NDArray[np.bool_]
+    expected_tokens: float
+    transfer_time: float
+    experts_loaded: NDArray[np.int64]
+    experts_used: NDArray[np.int64]
+
+
 def build_solution(
     instance: Instance,
     mask: NDArray[np.bool_],
@@ -255,7 +265,7 @@ def build_solution(
 ) -> Solution:
     """Return the Solution of a set known to be closed and allowed; ``bound`` as claimed."""
     routing, cost = instance.routing, instance.cost_model
-    tokens, transfer, loaded, used = kernel.evaluate(
+    figures = kernel.evaluate(
         mask,
         instance.tree.path_prob,
         routing.rows,
@@ -263,16 +273,40 @@ def build_solution(
         cost.kernel_expert_time(routing.n_layers, routing.n_experts),
         cost.resident_time,
     )
+    return solution_from_figures(
+        Figures(mask, *figures),
+        cost,
+        fixed_time=cost.fixed_time,
+        rate=rate,
+        method=method,
+        stats=stats,
+        status=status,
+        bound=bound,
+    )
+
+
+def solution_from_figures(
+    figures: Figures,
+    cost: CostModel,
+    *,
+    fixed_time: float,
+    rate: float | None,
+    method: str,
+    stats: Mapping[str, Any],
+    status: Status,
+    bound: float | None,
+) -> Solution:
+    """Add the times and the objective to a set's figures."""
+    mask, tokens, transfer, loaded, used = figures
     nodes = mask.nonzero()[0]
-    compute = cost.fixed_time + node_time_at(cost, len(nodes))
+    compute = fixed_time + node_time_at(cost, len(nodes))
     cycle = compute + transfer
-    objective = tokens / cycle if rate is None else tokens - rate * cycle
     gap = None
     if bound is not None:
+        objective = tokens / cycle if rate is None else tokens - rate * cycle
         if status is Status.OPTIMAL:
             bound = objective
-        gap = bound / objective - 1.0 if rate is None else bound - objective
-        gap = max(gap, 0.0)
+        gap = max(bound / objective - 1.0 if rate is None else bound - objective, 0.0)
     return Solution(
         nodes=frozen(nodes),
         mask=frozen(mask),

@@ -1,0 +1,402 @@
+"""Selection level by level while the drafter works, and advice on when to stop drafting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from . import kernel
+from ._validate import float_array, integer_array, nonnegative_number
+from .cost import CostModel
+from .errors import InvalidInputError
+from .instance import check_sizes
+from .methods.exact import check_claim
+from .routing import checked_resident
+from .solution import Figures, Solution, Status, solution_from_figures
+from .solve import checked_rate
+from .tree import PROBABILITY_TOLERANCE
+
+#: A next level must promise at least this relative gain; below it is rounding.
+_PROMISE = 1e-12
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Whether to draft another level, and why.
+
+    Attributes
+    ----------
+    go : bool
+        True to draft on, False to stop and verify.
+    rule : str
+        The rule that decided: ``"certified"`` or ``"expected"``.
+    reason : str
+        One sentence with the figures.
+    current : float
+        Objective of the best subtree so far (tokens per second, or tokens at a rate).
+    bound : float
+        The certified rule's figure: no continuation has a better objective.
+    expected : float or None
+        The expected rule's figure; None when no acceptance was given.
+    """
+
+    go: bool
+    rule: str
+    reason: str
+    current: float
+    bound: float
+    expected: float | None = None
+
+
+class TreeSearch:
+    """The best subtree of a tree that grows level by level.
+
+    Parameters
+    ----------
+    cost_model : CostModel
+        Its ``fixed_time`` is that of a pass without drafting. A ``node_time`` table needs an entry
+        for every size that the tree may reach.
+    n_layers, n_experts : int
+    resident : array_like of bool, shape (L, E), optional
+        Experts in fast memory. Default: none.
+    rate : float, optional
+        Maximise the surplus at this rate (tokens per second) instead of the ratio.
+
+    Raises
+    ------
+    InvalidInputError
+        If the cost model is for other numbers of layers or experts.
+
+    Notes
+    -----
+    :meth:`extend` packs and indexes the new nodes only, O(m L k) for m of them, then solves.
+
+    Examples
+    --------
+    >>> search = TreeSearch(CostModel(1.0, 0.01, 0.2), n_layers=1, n_experts=5)
+    >>> search.extend([-1], [1.0], [[[0, 1]]]).nodes.tolist()
+    [0]
+    >>> search.extend([0, 0], [0.8, 0.1], [[[0, 2]], [[3, 4]]], draft_time=0.05).nodes.tolist()
+    [0, 1]
+    >>> search.advise(level_time=0.05).go
+    True
+    """
+
+    def __init__(
+        self,
+        cost_model: CostModel,
+        n_layers: int,
+        n_experts: int,
+        resident: ArrayLike | None = None,
+        *,
+        rate: float | None = None,
+    ) -> None:
+        for name, value in (("n_layers", n_layers), ("n_experts", n_experts)):
+            if not isinstance(value, (int, np.integer)) or value < 1:
+                raise InvalidInputError(f"{name} must be a positive integer, got {value!r}")
+        cost_model.require_experts(n_layers, n_experts)
+        self.cost_model = cost_model
+        self.n_layers = int(n_layers)
+        self.n_experts = int(n_experts)
+        self.rate = checked_rate(rate)
+        self._state = kernel.TreeState(
+            checked_resident(resident, self.n_layers, self.n_experts),
+            cost_model.kernel_expert_time(self.n_layers, self.n_experts),
+            cost_model.resident_time,
+        )
+        self._prob: list[float] = []
+        self._depth: list[int] = []
+        self._n_roots = 0
+        self._frontier = range(0)
+        self._drafting = 0.0
+        self._solution: Solution | None = None
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of nodes so far."""
+        return len(self._prob)
+
+    @property
+    def draft_time(self) -> float:
+        """Seconds of drafting so far; part of every subtree's cycle time."""
+        return self._drafting
+
+    @property
+    def solution(self) -> Solution:
+        """The best subtree so far.
+
+        Raises
+        ------
+        InvalidInputError
+            Before the first :meth:`extend`.
+        """
+        if self._solution is None:
+            raise InvalidInputError("the tree is empty; extend it with the root first")
+        return self._solution
+
+    def extend(
+        self,
+        parent: ArrayLike,
+        path_prob: ArrayLike,
+        experts: ArrayLike,
+        draft_time: float = 0.0,
+    ) -> Solution:
+        """Add a level and return the best subtree of the tree so far.
+
+        Parameters
+        ----------
+        parent : array_like of int, shape (m,)
+            Parents of the new nodes, whose ids count on from the last level. The first call
+            brings every root (-1).
+        path_prob : array_like of float, shape (m,)
+        experts : array_like of int, shape (m, L, k)
+            -1 pads; k may differ between levels.
+        draft_time : float
+            Seconds that drafting this level took. They are spent whatever is chosen.
+
+        Returns
+        -------
+        Solution
+            Status OPTIMAL; its masks and nodes cover the tree so far.
+
+        Raises
+        ------
+        InvalidInputError
+            As for DraftTree and ExpertRouting; also for a root after the first call, or a tree
+            that outgrows a ``node_time`` table. The tree is then as it was before the call.
+        """
+        parents = integer_array(parent, "parent", 1)
+        probs = float_array(path_prob, "path_prob")
+        ids = np.ascontiguousarray(experts)
+        if ids.dtype.kind not in "iu" or ids.ndim != 3 or ids.shape[1] != self.n_layers:
+            raise InvalidInputError(
+                f"experts must be integers of shape (nodes, {self.n_layers}, slots), "
+                f"got {ids.dtype} of shape {ids.shape}"
+            )
+        if not len(parents) == len(probs) == len(ids) or probs.ndim != 1:
+            raise InvalidInputError(
+                f"parent, path_prob and experts are for {len(parents)}, {probs.shape} and "
+                f"{len(ids)} nodes; give the same number"
+            )
+        if len(parents) == 0:
+            raise InvalidInputError("the level has no nodes; there is nothing to extend by")
+        spent = nonnegative_number(draft_time, "draft_time", "seconds")
+        clipped, depth = self._checked_level(parents.tolist(), probs.tolist())
+        n_roots = self._n_roots or depth.count(0)
+        check_sizes(self.cost_model, n_roots, len(self._prob) + len(clipped))
+        if ids.dtype not in (np.int16, np.int32, np.int64):
+            ids = ids.astype(np.int64)
+        bad = self._state.extend(parents, np.array(clipped), ids)
+        if bad >= 0:
+            v, layer, slot = (int(i) for i in np.unravel_index(bad, ids.shape))
+            raise InvalidInputError(
+                f"experts[{v}, {layer}, {slot}] = {ids[v, layer, slot]} of this level is no expert "
+                f"of {self.n_experts} (ids are 0 to {self.n_experts - 1}, -1 pads)"
+            )
+        self._frontier = range(len(self._prob), len(self._prob) + len(clipped))
+        self._prob += clipped
+        self._depth += depth
+        self._n_roots = n_roots
+        self._drafting += spent
+        self._solution = self._solve()
+        return self._solution
+
+    def advise(
+        self,
+        level_time: float,
+        acceptance: float | Sequence[float] | NDArray[np.float64] | None = None,
+        *,
+        levels: int = 1,
+        frontier: Sequence[int] | NDArray[np.integer] | None = None,
+    ) -> Advice:
+        """Tell whether drafting further can pay, and whether it is expected to.
+
+        Parameters
+        ----------
+        level_time : float
+            Seconds that drafting one more level takes.
+        acceptance : float or sequence of float, optional
+            Calibrated probability that the target accepts some child of an accepted node: one for
+            all depths, or indexed by the child's depth (the last entry serves deeper ones). None:
+            the certified rule alone decides.
+        levels : int
+            Levels that could still be drafted. The certified rule then bounds all of them, so that
+            a stop is right however many would follow.
+        frontier : sequence of int, optional
+            Nodes that the drafter would expand; by default the last level.
+
+        Returns
+        -------
+        Advice
+            Stop if the certified rule excludes a gain; else, when ``acceptance`` is given, stop if
+            the expected rule sees none; else go.
+
+        Raises
+        ------
+        InvalidInputError
+            Before the first :meth:`extend`, or for arguments out of range.
+
+        Notes
+        -----
+        Both rules solve the tree with virtual children exactly (section "Stopping" of the theory
+        page). *Certified*: under each frontier node a chain of virtual nodes, each with the node's
+        own path probability and no experts; no set of descendants can add more. *Expected*: one
+        child with path probability ``p * acceptance`` that loads as many new experts as its parent
+        did.
+        """
+        current = self.solution.objective
+        level_time = nonnegative_number(level_time, "level_time", "seconds")
+        if not isinstance(levels, (int, np.integer)) or levels < 1:
+            raise InvalidInputError(f"levels must be a positive integer, got {levels!r}")
+        nodes = self._checked_frontier(frontier)
+        bound = max(
+            self._with_children(
+                nodes, [self._prob[v] for v in nodes], [0.0] * len(nodes), level_time, depth, True
+            )
+            for depth in range(1, levels + 1)
+        )
+        unit = "tokens/s" if self.rate is None else "tokens of surplus"
+        scale = abs(current) if self.rate is None else self.solution.expected_tokens
+        least = current + _PROMISE * scale
+        if bound <= least:
+            reason = (
+                f"no continuation can exceed {bound:.6g} {unit}, and {current:.6g} is in hand"
+            )
+            return Advice(False, "certified", reason, current, bound)
+        if acceptance is None:
+            reason = f"a continuation could reach {bound:.6g} {unit}; {current:.6g} is in hand"
+            return Advice(True, "certified", reason, current, bound)
+        chance = _checked_acceptance(acceptance)
+        novelty = self._state.novelty()
+        expected = self._with_children(
+            nodes,
+            [
+                self._prob[v] * chance[min(self._depth[v] + 1, len(chance) - 1)]
+                for v in nodes
+            ],
+            [float(novelty[v]) for v in nodes],
+            level_time,
+            1,
+            False,
+        )
+        go = expected > least
+        reason = f"one more level is expected to give {expected:.6g} {unit}, {current:.6g} in hand"
+        return Advice(go, "expected", reason, current, bound, expected)
+
+    def _checked_level(
+        self, parents: list[int], probs: list[float]
+    ) -> tuple[list[float], list[int]]:
+        first = len(self._prob)
+        prob: list[float] = []
+        depth: list[int] = []
+        for i, (u, p) in enumerate(zip(parents, probs, strict=True)):
+            v = first + i
+            if not 0.0 <= p <= 1.0 + PROBABILITY_TOLERANCE:
+                raise InvalidInputError(
+                    f"path_prob[{i}] = {p} (node {v}) is no probability; it must be in [0, 1]"
+                )
+            if u == -1:
+                if first:
+                    raise InvalidInputError(
+                        f"parent[{i}] = -1: node {v} is a root, but roots come with the first level"
+                    )
+                if abs(p - 1.0) > PROBABILITY_TOLERANCE:
+                    raise InvalidInputError(
+                        f"path_prob[{i}] = {p} but node {v} is a root; its probability is 1"
+                    )
+                prob.append(1.0)
+                depth.append(0)
+                continue
+            if not 0 <= u < v:
+                raise InvalidInputError(
+                    f"parent[{i}] = {u} is no earlier node; node ids count on from the last level, "
+                    f"this is node {v}"
+                )
+            above = self._prob[u] if u < first else prob[u - first]
+            if p > above + PROBABILITY_TOLERANCE:
+                raise InvalidInputError(
+                    f"path_prob[{i}] = {p} (node {v}) exceeds that of its parent {u} ({above})"
+                )
+            prob.append(min(p, above))
+            depth.append((self._depth[u] if u < first else depth[u - first]) + 1)
+        return prob, depth
+
+    def _checked_frontier(self, frontier: Any) -> list[int]:
+        if frontier is None:
+            return list(self._frontier)
+        nodes: list[int] = integer_array(frontier, "frontier", 1).tolist()
+        for v in nodes:
+            if not 0 <= v < self.n_nodes:
+                raise InvalidInputError(f"frontier node {v} is not in the tree of {self.n_nodes}")
+        return nodes
+
+    def _solve(self) -> Solution:
+        cost = self.cost_model
+        fixed = cost.fixed_time + self._drafting
+        mask, _, objective, bound, stats = self._state.solve(
+            fixed,
+            cost.node_time,
+            math.nan if self.rate is None else self.rate,
+            self.n_nodes,
+            math.inf,
+        )
+        solution = solution_from_figures(
+            Figures(mask, *self._state.evaluate(mask)),
+            cost,
+            fixed_time=fixed,
+            rate=self.rate,
+            method="exact",
+            stats=stats,
+            status=Status.OPTIMAL,
+            bound=bound,
+        )
+        check_claim(solution, objective)
+        return solution
+
+    def _with_children(
+        self,
+        nodes: list[int],
+        prob: list[float],
+        price: list[float],
+        level_time: float,
+        depth: int,
+        relaxed: bool,
+    ) -> float:
+        """Return the best objective with a chain of ``depth`` virtual nodes under each of ``nodes``.
+
+        ``relaxed`` replaces a node_time table by its suffix minimum: real children are at least as
+        many as the virtual ones, and more nodes may cost less or be allowed where fewer are not.
+        """
+        first, m = self.n_nodes, len(nodes)
+        parent = nodes + list(range(first, first + m * (depth - 1)))
+        total = first + m * depth
+        time = self.cost_model.node_time
+        if not isinstance(time, float):
+            table = np.minimum.accumulate(time[::-1])[::-1] if relaxed else time
+            short = total + 1 - len(table)
+            time = np.concatenate([table, np.full(max(short, 0), np.inf)])
+        return self._state.solve(
+            self.cost_model.fixed_time + self._drafting + depth * level_time,
+            time,
+            math.nan if self.rate is None else self.rate,
+            total,
+            math.inf,
+            np.array(parent, dtype=np.int32),
+            np.array(prob * depth),
+            np.array(price * depth),
+        )[2]
+
+
+def _checked_acceptance(acceptance: Any) -> list[float]:
+    chance = np.atleast_1d(float_array(acceptance, "acceptance"))
+    if chance.ndim != 1 or not len(chance) or not ((chance >= 0.0) & (chance <= 1.0)).all():
+        raise InvalidInputError(
+            f"acceptance must be one probability or one per depth, all in [0, 1]: {acceptance!r}"
+        )
+    values: list[float] = chance.tolist()
+    return values
