@@ -1,0 +1,22 @@
+"""Settings shared by all tests: a reproducible hypothesis profile and the optional material."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+# Derandomised, so that a failure in CI is the same failure at home; no deadline, because the
+# machines that run the suite are shared.
+hypothesis.settings.register_profile("specfit", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("specfit")
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Directory of the optional material beside the checkout: real instances and traces."""
+    path = Path(__file__).resolve().parents[2] / "shared"
+    if not path.is_dir():
+        pytest.skip("the optional material (directory 'shared' beside the checkout) is absent")
+    return path
