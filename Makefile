@@ -10,7 +10,7 @@ python := $(abspath $(VENV))/bin/python
 specfit := $(abspath $(VENV))/bin/specfit
 install := $(python) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 kernel_sources := setup.py pyproject.toml constraints.txt \
-	$(wildcard specfit_opt/kernel/*.pyx specfit_opt/kernel/*.pxd specfit_opt/kernel/*.h)
+	$(wildcard $(addprefix specfit_opt/kernel/*.,pyx pxd pxi h))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint docs bench check-bounds sanitize clean

@@ -1,0 +1,212 @@
+"""Pictures of trees with their chosen nodes, and of replays; needs the extra ``plot``."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .errors import InvalidInputError, MissingExtraError
+from .files.atomic import atomic_write
+from .layout import tidy_layout
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from .solution import Solution
+    from .tree import DraftTree
+
+_CHOSEN = "#0b6e99"
+_REJECTED = "#b9c0c7"
+_INK = "#26323d"
+
+#: Above this many nodes a label no longer fits beside each of them.
+_LABEL_LIMIT = 80
+
+
+def plot_tree(tree: DraftTree, solution: Solution | None = None, ax: Axes | None = None) -> Axes:
+    """Draw a draft tree in layers by depth, the chosen nodes filled.
+
+    The area of a node is proportional to its path probability, down to a smallest visible dot;
+    trees of up to 80 nodes also carry the probability as a label, in percent.
+
+    Parameters
+    ----------
+    tree : DraftTree
+    solution : Solution, optional
+        A solution of a problem on this tree; without one, all nodes look alike.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure of fitting size is made when omitted.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    InvalidInputError
+        If the solution is of a tree with another number of nodes.
+    MissingExtraError
+        If matplotlib is not installed.
+    """
+    if solution is not None and len(solution.mask) != tree.n_nodes:
+        raise InvalidInputError(
+            f"the solution is of a tree of {len(solution.mask)} nodes, this one has {tree.n_nodes}"
+        )
+    require_matplotlib()
+    from matplotlib.collections import LineCollection
+
+    position = tidy_layout(tree)
+    if ax is None:
+        ax = _new_axes(tree_figure_size(tree))
+    chosen = np.ones(tree.n_nodes, bool) if solution is None else solution.mask
+    scale = _node_scale(ax, position)
+    linked = np.flatnonzero(tree.parent >= 0)
+    for used, colour, width, order in ((False, _REJECTED, 0.8, 1), (True, _CHOSEN, 1.6, 2)):
+        nodes = linked[chosen[linked] == used]
+        lines = np.stack([position[tree.parent[nodes]], position[nodes]], axis=1)
+        ax.add_collection(LineCollection(lines, colors=colour, linewidths=width, zorder=order))
+    area = np.maximum(scale * tree.path_prob, np.where(chosen, 12.0, 7.0))
+    for used, label in ((True, "chosen"), (False, "not chosen")):
+        ax.scatter(
+            position[chosen == used, 0],
+            position[chosen == used, 1],
+            s=area[chosen == used],
+            facecolors=_CHOSEN if used else "white",
+            edgecolors=_CHOSEN if used else _REJECTED,
+            linewidths=1.0,
+            zorder=4 if used else 3,
+            label=label,
+        )
+    if tree.n_nodes <= _LABEL_LIMIT:
+        _label_nodes(ax, tree, position, area, chosen)
+    _dress(ax, tree, position, solution)
+    return ax
+
+
+def tree_figure_size(tree: DraftTree) -> tuple[float, float]:
+    """Return the figure width and height, in inches, at which :func:`plot_tree` is legible."""
+    position = tidy_layout(tree)
+    width = 1.2 + 0.42 * (position[:, 0].max() + 1.0)
+    height = 1.0 + 0.8 * (position[:, 1].max() + 1.0)
+    return float(np.clip(width, 4.5, 22.0)), float(np.clip(height, 2.6, 14.0))
+
+
+def require_matplotlib() -> Any:
+    """Return the module matplotlib.
+
+    Raises
+    ------
+    MissingExtraError
+        If it is not installed.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        raise MissingExtraError("matplotlib", "plot") from None
+    return matplotlib
+
+
+def new_figure(size: tuple[float, float]) -> tuple[Figure, Axes]:
+    """Return a figure of ``size`` inches and its axes, without a window or global state."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, figure.subplots()
+
+
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Write a figure whole or not at all, in the format that the extension names.
+
+    Raises
+    ------
+    InvalidInputError
+        If matplotlib does not know the extension.
+    OSError
+        If the file cannot be written.
+    """
+    matplotlib = require_matplotlib()
+    extension = os.path.splitext(os.fspath(path))[1].lower().lstrip(".")
+    known = figure.canvas.get_supported_filetypes()
+    if extension not in known:
+        raise InvalidInputError(
+            f"{os.fspath(path)}: {extension!r} is no picture format; use one of "
+            f"{', '.join(sorted(known))}"
+        )
+    # The same picture gives the same bytes: no date, no random ids.
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(extension)
+    with matplotlib.rc_context({"svg.hashsalt": "specfit"}), atomic_write(path) as handle:
+        figure.savefig(handle, format=extension, dpi=150, metadata=metadata)
+
+
+def _new_axes(size: tuple[float, float]) -> Axes:
+    # Through pyplot, so that a notebook or an interactive session shows it.
+    import matplotlib.pyplot as plt
+
+    ax: Axes = plt.subplots(figsize=size, layout="constrained")[1]
+    return ax
+
+
+def _node_scale(ax: Axes, position: Any) -> float:
+    """Return the area, in square points, of a node of probability 1 that leaves room for all."""
+    width, height = ax.figure.get_size_inches()  # type: ignore[union-attr]
+    across = 72.0 * width / (position[:, 0].max() + 1.5)
+    down = 72.0 * height / (position[:, 1].max() + 1.5)
+    return float(np.clip(0.9 * min(across, down), 4.0, 26.0) ** 2)
+
+
+def _label_nodes(ax: Axes, tree: DraftTree, position: Any, area: Any, chosen: Any) -> None:
+    for v, p in enumerate(tree.path_prob.tolist()):
+        radius = np.sqrt(area[v]) / 2.0
+        inside = radius >= 8.0
+        ax.annotate(
+            _percent(p),
+            position[v],
+            xytext=(0.0 if inside else radius + 2.0, 0.0),
+            textcoords="offset points",
+            fontsize=6.5,
+            color="white" if inside and chosen[v] else _INK,
+            va="center_baseline",
+            ha="center" if inside else "left",
+            zorder=5,
+        )
+
+
+def _percent(probability: float) -> str:
+    percent = 100.0 * probability
+    if 0.0 < percent < 0.05:
+        return "<0.1"
+    return f"{percent:.0f}" if percent >= 0.95 or percent == 0.0 else f"{percent:.1f}"
+
+
+def _dress(ax: Axes, tree: DraftTree, position: Any, solution: Solution | None) -> None:
+    levels = int(tree.depth.max()) + 1
+    ax.set_xlim(-0.8, position[:, 0].max() + 0.8)
+    ax.set_ylim(levels - 0.5, -0.6)  # the root on top
+    ax.set_xticks([])
+    step = max(1, levels // 12)
+    ax.set_yticks(range(0, levels, step))
+    ax.set_ylabel("depth", fontsize=8, color=_INK)
+    ax.tick_params(axis="y", length=0, colors=_INK, labelsize=8)
+    for side in ("top", "right", "bottom", "left"):
+        ax.spines[side].set_visible(False)
+    legend = "area" if tree.n_nodes > _LABEL_LIMIT else "area and label"
+    ax.set_xlabel(
+        f"{'' if solution is None else 'filled: chosen;  '}{legend}: path probability"
+        f"{'' if tree.n_nodes > _LABEL_LIMIT else ' in %'}",
+        fontsize=8,
+        color=_INK,
+    )
+    ax.grid(axis="y", color="#eef1f3", linewidth=0.8)
+    ax.set_axisbelow(True)
+    if solution is not None:
+        ax.set_title(
+            f"{solution.method or 'subtree'}: {solution.n_selected} of {tree.n_nodes} nodes "
+            f"({solution.status.value})\n{solution.expected_tokens:.2f} tokens expected in "
+            f"{1e3 * solution.cycle_time:.3g} ms: {solution.throughput:.3g} tokens/s",
+            fontsize=10,
+            color=_INK,
+        )
