@@ -1,0 +1,540 @@
+"""Recorded decoding: the draft tree, true routing and acceptance at every position of a text.
+
+A trace is one ``.npz`` archive without pickles. It holds one cycle per committed position, so a
+policy that emits m tokens goes on at the cycle m positions later: greedy output does not depend on
+the policy, and any policy can be replayed.
+
+====================  ====================  ======================================================
+array                 dtype, shape          meaning
+====================  ====================  ======================================================
+``cycle_start``       int64 (C + 1,)        first node of every cycle, and the number of nodes
+``prompt``            int32 (C,)            prompt of the cycle
+``position``          int32 (C,)            position within the prompt's output
+``parent``            int32 (N,)            parent within the cycle, -1 for its root
+``token``             int32 (N,)            token id
+``path_prob``         float32 (N,)          product of the drafter's probabilities
+``depth``             int16 (N,)            edges from the root
+``accepted``          bool (N,)             on the target's greedy path; the root always is
+``experts``           int16 (N, L, k)       expert ids, -1 pads; int32 where ids exceed int16
+``n_experts``         integer               experts per layer
+``expert_bytes``      int64 (L,)            optional: bytes of one expert of each layer
+====================  ====================  ======================================================
+
+The whole pool of candidates was verified. A chosen subtree emits 1 token plus its accepted nodes
+other than the root; since the subtree is ancestor-closed it reaches them without a gap.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._validate import float_array, frozen, integer_array
+from ..cost import CostModel
+from ..errors import InvalidInputError
+from ..instance import Instance
+from ..routing import ExpertRouting
+from ..tree import PROBABILITY_TOLERANCE, DraftTree
+from .archive import Field, named, read_archive
+from .atomic import atomic_write
+
+FIELDS = (
+    Field("cycle_start", ("int64",), ("C+1",)),
+    Field("prompt", ("int32",), ("C",)),
+    Field("position", ("int32",), ("C",)),
+    Field("parent", ("int32",), ("N",)),
+    Field("token", ("int32",), ("N",)),
+    Field("path_prob", ("float32",), ("N",)),
+    Field("depth", ("int16",), ("N",)),
+    Field("accepted", ("bool",), ("N",)),
+    Field("experts", ("int16", "int32"), ("N", "L", "k")),
+    Field.count("n_experts", sets="E"),
+    Field("expert_bytes", ("int64",), ("L",), optional=True),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class TraceCycle:
+    """One cycle of a :class:`Trace`.
+
+    Attributes
+    ----------
+    trace : Trace
+    index : int
+        Number of the cycle in the trace.
+
+    Notes
+    -----
+    ``token``, ``accepted`` and ``experts`` are read-only views into the trace, one entry per node.
+    """
+
+    trace: Trace = field(repr=False)
+    index: int
+
+    @property
+    def prompt(self) -> int:
+        """Which text the cycle belongs to."""
+        return int(self.trace.prompt[self.index])
+
+    @property
+    def position(self) -> int:
+        """Position in the text's output."""
+        return int(self.trace.position[self.index])
+
+    @property
+    def token(self) -> NDArray[np.int32]:
+        """Token ids."""
+        return self.trace.token[self._nodes]
+
+    @property
+    def accepted(self) -> NDArray[np.bool_]:
+        """Whether each node is on the target's greedy path."""
+        return self.trace.accepted[self._nodes]
+
+    @property
+    def experts(self) -> NDArray[np.integer]:
+        """True expert ids."""
+        return self.trace.experts[self._nodes]
+
+    @cached_property
+    def tree(self) -> DraftTree:
+        """The draft tree, built at the first use."""
+        return DraftTree(self.trace.parent[self._nodes], self.trace.path_prob[self._nodes])
+
+    @cached_property
+    def routing(self) -> ExpertRouting:
+        """The true experts, packed at the first use; nothing resident."""
+        return ExpertRouting(self.experts, self.trace.n_experts)
+
+    @cached_property
+    def _nodes(self) -> slice:
+        start, stop = self.trace.cycle_start[self.index : self.index + 2].tolist()
+        return slice(start, stop)
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Recorded cycles; the arrays are those of the file format, see this module's docstring.
+
+    Parameters
+    ----------
+    cycle_start : array_like of int, shape (C + 1,)
+    prompt, position : array_like of int, shape (C,)
+    parent, token, depth : array_like of int, shape (N,)
+    path_prob : array_like of float, shape (N,)
+        Kept in single precision. May exceed the parent's by rounding (1e-6).
+    accepted : array_like of bool, shape (N,)
+    experts : array_like of int, shape (N, L, k)
+    n_experts : int
+    expert_bytes : array_like of int, shape (L,), optional
+    name : str, optional
+        A label for tables and messages.
+
+    Raises
+    ------
+    InvalidInputError
+        If shapes disagree; offsets do not start at 0, rise and end at N; a cycle does not begin
+        with its only root; a parent does not precede its child within the cycle; a depth or path
+        probability contradicts the parents; the root is not accepted; accepted nodes are not one
+        path from the root; a prompt's positions are not consecutive; or an id is out of range.
+
+    Notes
+    -----
+    Checks take O(N L k). A cycle costs nothing until it is looked at; its tree and packed routing
+    are then kept, because a replay visits every cycle once per policy.
+    """
+
+    cycle_start: NDArray[np.int64]
+    prompt: NDArray[np.int32]
+    position: NDArray[np.int32]
+    parent: NDArray[np.int32]
+    token: NDArray[np.int32]
+    path_prob: NDArray[np.float32]
+    depth: NDArray[np.int16]
+    accepted: NDArray[np.bool_]
+    experts: NDArray[np.integer]
+    n_experts: int
+    expert_bytes: NDArray[np.int64] | None = None
+    name: str = ""
+
+    def __init__(
+        self,
+        cycle_start: ArrayLike,
+        prompt: ArrayLike,
+        position: ArrayLike,
+        parent: ArrayLike,
+        token: ArrayLike,
+        path_prob: ArrayLike,
+        depth: ArrayLike,
+        accepted: ArrayLike,
+        experts: ArrayLike,
+        n_experts: int,
+        expert_bytes: ArrayLike | None = None,
+        name: str = "",
+    ) -> None:
+        put: dict[str, Any] = {
+            "cycle_start": integer_array(cycle_start, "cycle_start", 1, np.int64),
+            "prompt": integer_array(prompt, "prompt", 1),
+            "position": integer_array(position, "position", 1),
+            "parent": integer_array(parent, "parent", 1),
+            "token": integer_array(token, "token", 1),
+            "path_prob": _single(path_prob),
+            "depth": integer_array(depth, "depth", 1, np.int16),
+            "accepted": _flags(accepted),
+            "experts": _ids(experts),
+            "n_experts": n_experts,
+            "expert_bytes": None
+            if expert_bytes is None
+            else integer_array(expert_bytes, "expert_bytes", 1, np.int64),
+            "name": name,
+        }
+        for key, value in put.items():
+            object.__setattr__(self, key, value)
+        _check_shapes(self)
+        _check_cycles(self)
+        _check_positions(self)
+        _check_nodes(self)
+        _check_accepted(self)
+        _check_experts(self)
+        object.__setattr__(self, "n_experts", int(n_experts))
+        object.__setattr__(self, "_cycles", {})
+
+    @property
+    def n_cycles(self) -> int:
+        """Number of cycles, C."""
+        return len(self.prompt)
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of nodes of all cycles, N."""
+        return len(self.parent)
+
+    @property
+    def n_layers(self) -> int:
+        """Number of MoE layers, L."""
+        return int(self.experts.shape[1])
+
+    @cached_property
+    def max_depth(self) -> int:
+        """Greatest depth of any node: the levels that were drafted."""
+        return int(self.depth.max())
+
+    @cached_property
+    def prompts(self) -> tuple[tuple[int, int], ...]:
+        """First cycle of each prompt and the cycle after its last."""
+        edges = [0, *(np.flatnonzero(np.diff(self.prompt)) + 1).tolist(), self.n_cycles]
+        return tuple(pairwise(edges))
+
+    def cycle(self, index: int) -> TraceCycle:
+        """Return cycle ``index``, 0 to ``n_cycles`` - 1.
+
+        Raises
+        ------
+        InvalidInputError
+            If there is no such cycle.
+        """
+        cycles: dict[int, TraceCycle] = self._cycles  # type: ignore[attr-defined]
+        found = cycles.get(index)
+        if found is None:
+            if not 0 <= index < self.n_cycles:
+                raise InvalidInputError(
+                    f"the trace has no cycle {index!r}; its cycles are 0 to {self.n_cycles - 1}"
+                )
+            found = cycles[int(index)] = TraceCycle(self, int(index))
+        return found
+
+    def cycles(self) -> Iterator[TraceCycle]:
+        """Iterate over all cycles in order."""
+        return map(self.cycle, range(self.n_cycles))
+
+    def instance(
+        self, index: int, cost_model: CostModel, resident: ArrayLike | None = None
+    ) -> Instance:
+        """Return cycle ``index`` as a selection problem.
+
+        Parameters
+        ----------
+        index : int
+        cost_model : CostModel
+        resident : array_like of bool, shape (L, E), optional
+            Cache content before the pass. Default: nothing.
+
+        Returns
+        -------
+        Instance
+
+        Raises
+        ------
+        InvalidInputError
+            If the cycle does not exist or the parts disagree.
+        """
+        cycle = self.cycle(index)
+        routing = cycle.routing
+        if resident is not None:
+            routing = routing.with_resident(resident)
+        label = f"{self.name or 'trace'}:{cycle.prompt}/{cycle.position}"
+        return Instance(cycle.tree, routing, cost_model, name=label)
+
+    def __len__(self) -> int:
+        return self.n_cycles
+
+    def __repr__(self) -> str:
+        return (
+            f"Trace(name={self.name!r}, n_cycles={self.n_cycles}, prompts={len(self.prompts)}, "
+            f"n_nodes={self.n_nodes}, n_layers={self.n_layers}, n_experts={self.n_experts})"
+        )
+
+
+def load_trace(path: str | os.PathLike[str]) -> Trace:
+    """Load a trace.
+
+    Parameters
+    ----------
+    path : str or path-like
+
+    Returns
+    -------
+    Trace
+        Named after the file.
+
+    Raises
+    ------
+    InvalidInputError
+        If the file is truncated, foreign or pickled, an array is missing, unknown or of another
+        dtype or shape, or the trace contradicts itself. The message starts with the file's name.
+    OSError
+        If the file cannot be opened.
+    """
+    arrays = read_archive(path, FIELDS, "a trace file", "specfit_opt.save_trace")
+    n_experts = int(arrays.pop("n_experts"))
+    with named(path):
+        return Trace(**arrays, n_experts=n_experts, name=Path(path).stem)
+
+
+def save_trace(path: str | os.PathLike[str], trace: Trace) -> None:
+    """Save a trace, whole or not at all.
+
+    Parameters
+    ----------
+    path : str or path-like
+        Should end in ``.npz``; replaced if it exists.
+    trace : Trace
+
+    Raises
+    ------
+    InvalidInputError
+        For another extension, or something that is no Trace.
+    OSError
+        If the file cannot be written; an older file is then as it was.
+    """
+    if not isinstance(trace, Trace):
+        raise InvalidInputError(
+            f"expected a Trace, got {type(trace).__name__}; the order is path, trace"
+        )
+    if Path(path).suffix.lower() != ".npz":
+        raise InvalidInputError(f"{os.fspath(path)}: a trace file must end in .npz")
+    arrays: dict[str, Any] = {f.name: getattr(trace, f.name) for f in FIELDS}
+    arrays["n_experts"] = np.int32(trace.n_experts)
+    narrow = trace.n_experts - 1 <= np.iinfo(np.int16).max
+    arrays["experts"] = trace.experts.astype(np.int16 if narrow else np.int32)
+    if trace.expert_bytes is None:
+        del arrays["expert_bytes"]
+    with atomic_write(path) as handle:
+        np.savez_compressed(handle, **arrays)
+
+
+def _single(value: ArrayLike) -> NDArray[np.float32]:
+    if isinstance(value, np.ndarray) and value.dtype == np.float32:
+        return frozen(np.array(value, order="C") if value.flags.writeable else value)
+    return frozen(float_array(value, "path_prob").astype(np.float32))
+
+
+def _flags(value: ArrayLike) -> NDArray[np.bool_]:
+    flags = np.array(value, order="C")
+    if flags.dtype != np.bool_:
+        raise InvalidInputError(f"accepted must hold bool, got dtype {flags.dtype}")
+    return frozen(flags)
+
+
+def _ids(value: ArrayLike) -> NDArray[np.integer]:
+    ids = np.asarray(value)
+    dtype = np.int16 if ids.dtype == np.int16 else np.int32
+    return integer_array(value, "experts", 3, dtype)
+
+
+def _check_shapes(trace: Trace) -> None:
+    n, cycles = len(trace.parent), len(trace.cycle_start) - 1
+    for name in ("token", "path_prob", "depth", "accepted", "experts"):
+        array = getattr(trace, name)
+        if array.shape[:1] != (n,) or array.ndim != (3 if name == "experts" else 1):
+            raise InvalidInputError(
+                f"parent has {n} nodes but {name} has shape {array.shape}; give one entry per node"
+            )
+    for name in ("prompt", "position"):
+        if len(getattr(trace, name)) != cycles:
+            raise InvalidInputError(
+                f"cycle_start has {cycles + 1} entries but {name} has {len(getattr(trace, name))}; "
+                "give one offset per cycle and the number of nodes at the end"
+            )
+
+
+def _check_cycles(trace: Trace) -> None:
+    start, n = trace.cycle_start, len(trace.parent)
+    if len(start) < 2:
+        raise InvalidInputError("the trace has no cycle; cycle_start needs at least 0 and N")
+    if start[0] != 0 or start[-1] != n:
+        raise InvalidInputError(
+            f"cycle_start runs from {start[0]} to {start[-1]} but must run from 0 to the number "
+            f"of nodes, {n}"
+        )
+    falls = np.flatnonzero(np.diff(start) <= 0)
+    if falls.size:
+        i = int(falls[0])
+        raise InvalidInputError(
+            f"cycle_start[{i + 1}] = {start[i + 1]} does not exceed cycle_start[{i}] = "
+            f"{start[i]}; offsets must ascend, since every cycle has its root"
+        )
+
+
+def _check_positions(trace: Trace) -> None:
+    prompt, position = trace.prompt, trace.position
+    for name, array in (("prompt", prompt), ("position", position)):
+        negative = np.flatnonzero(array < 0)
+        if negative.size:
+            i = int(negative[0])
+            raise InvalidInputError(f"{name}[{i}] = {array[i]} is negative; count from 0")
+    same = prompt[1:] == prompt[:-1]
+    gaps = np.flatnonzero(same & (np.diff(position) != 1))
+    if gaps.size:
+        i = int(gaps[0]) + 1
+        raise InvalidInputError(
+            f"cycle {i} of prompt {prompt[i]} is at position {position[i]} but the one before at "
+            f"{position[i - 1]}; record one cycle per position, in order"
+        )
+    begins = prompt[np.concatenate(([True], ~same))]
+    values, counts = np.unique(begins, return_counts=True)
+    if (counts > 1).any():
+        raise InvalidInputError(
+            f"prompt {values[counts > 1][0]} comes back after another prompt; keep its cycles "
+            "together"
+        )
+
+
+def _check_nodes(trace: Trace) -> None:
+    start = trace.cycle_start
+    base = np.repeat(start[:-1], np.diff(start))
+    local = np.arange(trace.n_nodes) - base
+    parent = trace.parent
+    is_root = parent == -1
+    lost = np.flatnonzero((local == 0) & ~is_root)
+    if lost.size:
+        raise _node_error(
+            trace, lost[0], f"parent = {parent[lost[0]]}; a cycle begins with its root (-1)"
+        )
+    bad = np.flatnonzero((local > 0) & ((parent < 0) | (parent >= local)))
+    if bad.size:
+        v = int(bad[0])
+        raise _node_error(
+            trace,
+            v,
+            f"parent = {parent[v]}; it must be a node of the same cycle that comes earlier, 0 to "
+            f"{local[v] - 1} (a cycle has one root)",
+        )
+    above = np.where(is_root, 0, base + parent)
+    expected = np.where(is_root, 0, trace.depth[above].astype(np.int64) + 1)
+    wrong = np.flatnonzero(trace.depth != expected)
+    if wrong.size:
+        v = int(wrong[0])
+        raise _node_error(trace, v, f"depth = {trace.depth[v]} but parents give {expected[v]}")
+    prob = trace.path_prob
+    wrong = np.flatnonzero(~((prob >= 0.0) & (prob <= 1.0 + PROBABILITY_TOLERANCE)))
+    if wrong.size:
+        v = int(wrong[0])
+        raise _node_error(trace, v, f"path_prob = {prob[v]}; it must be in [0, 1]")
+    wrong = np.flatnonzero(is_root & (np.abs(prob - 1.0) > PROBABILITY_TOLERANCE))
+    if wrong.size:
+        v = int(wrong[0])
+        raise _node_error(trace, v, f"path_prob = {prob[v]}; a root is committed, give it 1")
+    rises = prob.astype(np.float64) - prob[above] > PROBABILITY_TOLERANCE
+    wrong = np.flatnonzero(~is_root & rises)
+    if wrong.size:
+        v = int(wrong[0])
+        raise _node_error(
+            trace,
+            v,
+            f"path_prob = {prob[v]} exceeds that of its parent, {prob[above[v]]}; give the product "
+            "along the path",
+        )
+    negative = np.flatnonzero(trace.token < 0)
+    if negative.size:
+        v = int(negative[0])
+        raise _node_error(trace, v, f"token = {trace.token[v]}; token ids count from 0")
+
+
+def _check_accepted(trace: Trace) -> None:
+    start = trace.cycle_start
+    base = np.repeat(start[:-1], np.diff(start))
+    is_root = trace.parent < 0
+    accepted = trace.accepted
+    refused = np.flatnonzero(is_root & ~accepted)
+    if refused.size:
+        raise _node_error(
+            trace, refused[0], "the root is not accepted; it is committed, so it always is"
+        )
+    above = np.where(is_root, 0, base + trace.parent)
+    orphans = np.flatnonzero(accepted & ~is_root & ~accepted[above])
+    if orphans.size:
+        v = int(orphans[0])
+        raise _node_error(trace, v, f"it is accepted but its parent {trace.parent[v]} is not")
+    followers = np.flatnonzero(accepted & ~is_root)
+    values, first, counts = np.unique(above[followers], return_index=True, return_counts=True)
+    forks = np.flatnonzero(counts > 1)
+    if forks.size:
+        fork = int(values[forks[0]])
+        raise _node_error(
+            trace,
+            int(followers[first[forks[0]]]),
+            f"two children of its parent {trace.parent[followers[first[forks[0]]]]} are accepted; "
+            f"greedy acceptance is a single path (node {fork} of the file forks)",
+        )
+
+
+def _check_experts(trace: Trace) -> None:
+    n_experts, ids = trace.n_experts, trace.experts
+    if not isinstance(n_experts, (int, np.integer)) or n_experts < 1:
+        raise InvalidInputError(f"n_experts must be a positive integer, got {n_experts!r}")
+    outside = (ids < -1) | (ids >= n_experts)
+    if outside.any():
+        v, layer, slot = (int(i) for i in np.argwhere(outside)[0])
+        raise _node_error(
+            trace,
+            v,
+            f"expert {ids[v, layer, slot]} in layer {layer}, slot {slot}; ids are 0 to "
+            f"{n_experts - 1}, -1 pads",
+        )
+    size = trace.expert_bytes
+    if size is None:
+        return
+    if size.shape != (trace.n_layers,):
+        raise InvalidInputError(
+            f"expert_bytes has shape {size.shape} but experts has {trace.n_layers} layers"
+        )
+    wrong = np.flatnonzero(size <= 0)
+    if wrong.size:
+        raise InvalidInputError(
+            f"expert_bytes[{wrong[0]}] = {size[wrong[0]]}; an expert has a positive size in bytes"
+        )
+
+
+def _node_error(trace: Trace, node: int, what: str) -> InvalidInputError:
+    cycle = int(np.searchsorted(trace.cycle_start, node, side="right")) - 1
+    local = int(node) - int(trace.cycle_start[cycle])
+    return InvalidInputError(f"cycle {cycle}, node {local} (node {int(node)} of the file): {what}")
