@@ -1,0 +1,35 @@
+"""Replay of recorded decoding under any policy, with the expert cache simulated in the loop."""
+
+from __future__ import annotations
+
+from .cache_size import slots_of
+from .caches import CACHES
+from .policies import (
+    FIXED_POLICIES,
+    OBJECTIVES,
+    POLICIES,
+    Policy,
+    default_policies,
+    make_policy,
+)
+from .result import ReplayResult
+from .summary import PolicySummary, replay_table, summarise
+from .walk import DEFAULT_CACHE, WARMUP, replay
+
+__all__ = [
+    "CACHES",
+    "DEFAULT_CACHE",
+    "FIXED_POLICIES",
+    "OBJECTIVES",
+    "POLICIES",
+    "WARMUP",
+    "Policy",
+    "PolicySummary",
+    "ReplayResult",
+    "default_policies",
+    "make_policy",
+    "replay",
+    "replay_table",
+    "slots_of",
+    "summarise",
+]

@@ -1,0 +1,131 @@
+"""What one replay came to."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayResult:
+    """Totals of one trace under one policy, one machine and one cache size.
+
+    The positions that are decoded plainly at the start of each prompt are left out of every total.
+
+    Attributes
+    ----------
+    trace, policy, profile, cache_policy : str
+        Names.
+    objective : str
+        ``"ratio"``, ``"surplus"``, or ``""`` for a policy that maximises neither.
+    slots : int
+        Experts per layer that the cache holds.
+    n_experts, n_layers : int
+        Experts per recorded layer, and recorded layers.
+    layer_repeat : int
+        Layers of the machine's model that each recorded layer stands for. ``bytes`` and ``seconds``
+        count them all, ``misses`` and ``hits`` the recorded ones.
+    prompts, passes : int
+        Prompts with at least one counted pass, and counted passes.
+    tokens : int
+        Tokens that the passes committed, by the recorded acceptance.
+    predicted_tokens : float
+        Tokens that the path probabilities promised: the sum of the chosen nodes'.
+    nodes, levels : int
+        Nodes verified (roots included), and levels drafted.
+    misses, hits : int
+        Experts of the passes' unions that were not resident, and that were.
+    bytes : int
+        Bytes loaded.
+    seconds : float
+        ``compute_seconds + draft_seconds + transfer_seconds``.
+    compute_seconds, draft_seconds, transfer_seconds : float
+        Passes without experts, drafting, and experts (loaded, or read from fast memory where the
+        profile charges for it).
+    """
+
+    trace: str
+    policy: str
+    objective: str
+    profile: str
+    cache_policy: str
+    slots: int
+    n_experts: int
+    n_layers: int
+    layer_repeat: int
+    prompts: int
+    passes: int
+    tokens: int
+    predicted_tokens: float
+    nodes: int
+    levels: int
+    misses: int
+    hits: int
+    bytes: int
+    seconds: float
+    compute_seconds: float
+    draft_seconds: float
+    transfer_seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """The figure to compare policies by; NaN without a counted pass."""
+        return _ratio(self.tokens, self.seconds)
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Tokens committed per pass, as recorded."""
+        return _ratio(self.tokens, self.passes)
+
+    @property
+    def predicted_tokens_per_pass(self) -> float:
+        """Tokens per pass that the path probabilities promised."""
+        return _ratio(self.predicted_tokens, self.passes)
+
+    @property
+    def nodes_per_pass(self) -> float:
+        """Nodes verified per pass, the root included."""
+        return _ratio(self.nodes, self.passes)
+
+    @property
+    def levels_per_pass(self) -> float:
+        """Levels drafted per pass."""
+        return _ratio(self.levels, self.passes)
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the experts of the passes' unions that were resident."""
+        return _ratio(self.hits, self.hits + self.misses)
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Bytes loaded per committed token."""
+        return _ratio(self.bytes, self.tokens)
+
+    @property
+    def cache_share(self) -> float:
+        """Share of each layer's experts that the cache holds."""
+        return self.slots / self.n_experts
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return totals and rates as plain Python values, ready for JSON (NaN becomes None)."""
+        rates = (
+            "tokens_per_second",
+            "tokens_per_pass",
+            "predicted_tokens_per_pass",
+            "nodes_per_pass",
+            "levels_per_pass",
+            "hit_rate",
+            "bytes_per_token",
+            "cache_share",
+        )
+        data = dataclasses.asdict(self)
+        for name in rates:
+            value = getattr(self, name)
+            data[name] = value if value == value else None
+        return data
+
+
+def _ratio(amount: float, per: float) -> float:
+    return amount / per if per else float("nan")

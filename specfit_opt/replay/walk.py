@@ -1,0 +1,279 @@
+"""The walk over a trace's positions: choose, load, pay, advance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from os import PathLike
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..cost import CostModel
+from ..errors import InvalidInputError
+from ..files import Trace
+from ..instance import check_sizes
+from ..profiles import HardwareProfile, load_profile
+from ..profiles.profile import checked_count, checked_expert_bytes
+from ..solution import node_time_at
+from .cache_size import slots_of
+from .caches import CacheKind, get_cache
+from .policies import Choice, PassState, Policy, default_policies, make_policies
+from .pool import Pool
+from .result import ReplayResult
+
+#: Positions at the start of a prompt that are decoded plainly and not counted.
+WARMUP = 12
+
+#: Cache sizes when none is given.
+DEFAULT_CACHE = ("12.5%", "25%", "50%")
+
+
+def replay(
+    trace: Trace,
+    *,
+    policies: Iterable[str | Policy] | None = None,
+    profile: str | PathLike[str] | HardwareProfile = "pcie4",
+    cache: int | str | Sequence[int | str] | None = None,
+    objective: str = "ratio",
+    expert_bytes: ArrayLike | None = None,
+    layer_repeat: int | None = None,
+    cache_policy: str = "lru",
+    warmup: int = WARMUP,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[ReplayResult]:
+    """Replay recorded decoding under several policies and cache sizes, the cache in the loop.
+
+    At every position the policy chooses a subtree of the recorded pool; the pass loads what its
+    union lacks, which changes what later passes pay; and the walk goes on as many positions later
+    as the recorded acceptance emits. Policies see the true routing.
+
+    Parameters
+    ----------
+    trace : Trace
+    policies : iterable of str or Policy, optional
+        See :func:`make_policy`; default :func:`default_policies`.
+    profile : str, path or HardwareProfile
+        The machine: a shipped name, a JSON file or an object.
+    cache : int or str, or a sequence of them, optional
+        Cache sizes, see :func:`slots_of`; default 12.5, 25 and 50 % of the experts. A profile whose
+        experts are all resident takes none.
+    objective : str
+        ``"ratio"``, or ``"surplus"``: what the policies that maximise something maximise per pass,
+        at the rate that the replay has had so far.
+    expert_bytes : int or array_like of int, shape (L,), optional
+        Bytes of one expert, per recorded layer; default the trace's, else the profile's.
+    layer_repeat : int, optional
+        Layers that each recorded one stands for; default the profile's. Every expert's bytes and
+        time count this many times.
+    cache_policy : str
+        Name of an entry of ``CACHES``.
+    warmup : int
+        Positions at the start of each prompt that are decoded plainly and not counted.
+    progress : callable, optional
+        Called as ``progress(done, total)`` after every pass, in positions over all combinations.
+
+    Returns
+    -------
+    list of ReplayResult
+        By cache size, then by policy.
+
+    Raises
+    ------
+    InvalidInputError
+        If a name, a size or an option is not understood, ``expert_bytes`` is known from nowhere, or
+        a fixed policy asks for more than the trace's pools hold.
+
+    Notes
+    -----
+    Time of a pass = ``fixed_time`` + ``draft_time`` per drafted level + ``node_time`` of the nodes
+    verified + the experts loaded, and resident ones where the profile charges for them. A pass that
+    reaches past the end of a prompt counts whole.
+
+    Examples
+    --------
+    >>> from specfit_opt.data import example_trace
+    >>> from specfit_opt.replay import replay
+    >>> results = replay(
+    ...     example_trace(), policies=["ar", "chain-2"], profile="pcie4", cache="50%",
+    ...     expert_bytes=9_437_184, layer_repeat=6,
+    ... )
+    >>> [(r.policy, r.slots) for r in results]
+    [('ar', 32), ('chain-2', 32)]
+    """
+    machine = load_profile(profile)
+    repeat = (
+        machine.layer_repeat
+        if layer_repeat is None
+        else checked_count(layer_repeat, "layer_repeat")
+    )
+    if expert_bytes is None:
+        expert_bytes = machine.expert_bytes if trace.expert_bytes is None else trace.expert_bytes
+    layer_bytes = checked_expert_bytes(expert_bytes, trace.n_layers, trace.n_experts)
+    if layer_bytes.ndim != 1:
+        raise InvalidInputError("a replay takes expert_bytes per layer, not per expert")
+    if warmup != int(warmup) or warmup < 0:
+        raise InvalidInputError(f"warmup must be a number of positions >= 0, got {warmup!r}")
+    cost = machine.cost_model(trace.n_layers, trace.n_experts, layer_bytes, layer_repeat=repeat)
+    n_nodes = int(np.diff(trace.cycle_start).max())
+    check_sizes(cost, 1, n_nodes)
+    if not math.isfinite(node_time_at(cost, 1)):
+        raise InvalidInputError(
+            f"profile {machine.name}: node_time forbids one node, but prompts begin with plain "
+            "decoding"
+        )
+    if policies is None:
+        policies = default_policies(trace.max_depth, n_nodes)
+    chosen = make_policies(policies, objective)
+    for policy in chosen:
+        policy.check(trace.max_depth, n_nodes)
+    kind, sizes = _cache_sizes(machine, cache_policy, cache, trace.n_experts, layer_bytes, repeat)
+    runs = [
+        _Run(trace, policy.fresh(), machine, cost, kind, slots, layer_bytes * repeat)
+        for slots in sizes
+        for policy in chosen
+    ]
+    done, total = 0, trace.n_cycles * len(runs)
+    for first, end in trace.prompts:
+        pools: dict[int, Pool] = {}
+        for run in runs:
+            run.start_prompt()
+            at = first
+            while at < end:
+                pool = pools.get(at)
+                if pool is None:
+                    pool = pools[at] = Pool.of(trace.cycle(at))
+                step = run.step(pool, counted=at - first >= warmup)
+                done += min(step, end - at)
+                at += step
+                if progress is not None:
+                    progress(done, total)
+    return [run.result(repeat) for run in runs]
+
+
+class _Run:
+    """One policy on one machine with one cache size: the state of a walk and its totals."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        policy: Policy,
+        machine: HardwareProfile,
+        cost: CostModel,
+        kind: CacheKind,
+        slots: int,
+        layer_bytes: NDArray[np.float64],
+    ) -> None:
+        self.trace = trace
+        self.policy = policy
+        self.machine = machine
+        self.cost = cost
+        self.kind = kind
+        self.slots = slots
+        self.layer_bytes = layer_bytes
+        self.layer_time = cost.expert_time
+        self.prompts = self.passes = self.tokens = self.nodes = self.levels = 0
+        self.misses = self.hits = self.bytes = 0
+        self.predicted = self.compute = self.drafting = self.transfer = 0.0
+
+    def start_prompt(self) -> None:
+        """Empty the cache."""
+        self.cache = self.kind.make(self.trace.n_layers, self.trace.n_experts, self.slots)
+        self._counted_here = False
+
+    @property
+    def seconds(self) -> float:
+        return self.compute + self.drafting + self.transfer
+
+    def step(self, pool: Pool, counted: bool) -> int:
+        """Run one pass at a position and return how many positions it advances."""
+        if not counted:
+            mask = pool.tree.parent < 0
+            self.cache.use(pool.used(mask))
+            return 1
+        rate = self.tokens / self.seconds if self.passes else None
+        state = PassState(self.cache.resident, self.cost, self.machine.draft_time, rate)
+        choice = self.policy.choose(pool, state)
+        self._charge(pool, choice)
+        self.policy.observe(pool, choice)
+        emitted = pool.emitted(choice.mask)
+        self.tokens += emitted
+        return emitted
+
+    def _charge(self, pool: Pool, choice: Choice) -> None:
+        size = int(np.count_nonzero(choice.mask))
+        node_time = node_time_at(self.cost, size)
+        if not math.isfinite(node_time):
+            raise InvalidInputError(
+                f"policy {self.policy.name} verifies {size} nodes, which the node_time of profile "
+                f"{self.machine.name} forbids"
+            )
+        used = pool.used(choice.mask)
+        missed = np.count_nonzero(self.cache.use(used), axis=1)
+        misses = int(missed.sum())
+        hits = int(np.count_nonzero(used)) - misses
+        if not self._counted_here:
+            self._counted_here = True
+            self.prompts += 1
+        self.passes += 1
+        self.nodes += size
+        self.levels += choice.levels
+        self.misses += misses
+        self.hits += hits
+        self.bytes += round(float(missed @ self.layer_bytes))
+        self.predicted += float(pool.tree.path_prob[choice.mask].sum())
+        self.compute += self.cost.fixed_time + node_time
+        self.drafting += self.machine.draft_time * choice.levels
+        self.transfer += float(missed @ self.layer_time) + hits * self.cost.resident_time
+
+    def result(self, layer_repeat: int) -> ReplayResult:
+        """Return the totals."""
+        return ReplayResult(
+            trace=self.trace.name,
+            policy=self.policy.name,
+            objective=self.policy.objective,
+            profile=self.machine.name,
+            cache_policy=self.kind.name,
+            slots=self.slots,
+            n_experts=self.trace.n_experts,
+            n_layers=self.trace.n_layers,
+            layer_repeat=layer_repeat,
+            prompts=self.prompts,
+            passes=self.passes,
+            tokens=self.tokens,
+            predicted_tokens=self.predicted,
+            nodes=self.nodes,
+            levels=self.levels,
+            misses=self.misses,
+            hits=self.hits,
+            bytes=self.bytes,
+            seconds=self.seconds,
+            compute_seconds=self.compute,
+            draft_seconds=self.drafting,
+            transfer_seconds=self.transfer,
+        )
+
+
+def _cache_sizes(
+    machine: HardwareProfile,
+    cache_policy: str,
+    cache: int | str | Sequence[int | str] | None,
+    n_experts: int,
+    layer_bytes: NDArray[np.float64],
+    layer_repeat: int,
+) -> tuple[CacheKind, list[int]]:
+    if machine.experts_resident:
+        if cache is not None:
+            raise InvalidInputError(
+                f"profile {machine.name} keeps all experts resident, so there is no cache to size; "
+                "leave the cache size out"
+            )
+        return get_cache("resident"), [n_experts]
+    if cache is None:
+        cache = DEFAULT_CACHE
+    elif isinstance(cache, (int, str)):
+        cache = [cache]
+    sizes = [slots_of(size, n_experts, layer_bytes, layer_repeat) for size in cache]
+    if not sizes:
+        raise InvalidInputError("no cache size was given; name at least one")
+    return get_cache(cache_policy), list(dict.fromkeys(sizes))
