@@ -433,7 +433,7 @@ class _Problem:
                 excess = late.bound - lam * base
                 least = base + slope * self.n_roots
                 self.best = best if best.size <= largest else self.best
-                self.late_bound = lam + excess / least if self.is_ratio else excess
+                self.late_bound = lam + max(excess, 0.0) / least if self.is_ratio else excess
                 return True
             time = base + slope * chosen.size + chosen.price
             excess = chosen.tokens - lam * time
@@ -564,7 +564,8 @@ class _Problem:
             worth = min(cap[k], self.total)
             if self.is_ratio:
                 # P <= worth + lam * price, and the time is at least that of the nodes alone.
-                best = max(best, min(self.lam + (worth - self.lam * time) / time, self.total / time))
+                excess = max(worth - self.lam * time, 0.0)
+                best = max(best, min(self.lam + excess / time, self.total / time))
             else:
                 best = max(best, worth - self.rate * time)
         return best

@@ -1,0 +1,393 @@
+# cython: language_level=3
+"""The compiled kernel. Its Python functions are those of twin.py; its C functions are in _kernel.pxd.
+
+Arguments are taken as valid and contiguous: the classes of specfit_opt see to that.
+"""
+
+import os
+
+import numpy as np
+
+cimport cython
+from libc.math cimport INFINITY, NAN, fabs, isnan
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+from ..errors import SpecfitError
+
+include "price.pxi"
+include "maxflow.pxi"
+include "closure.pxi"
+include "affine.pxi"
+include "table.pxi"
+
+NAME = "cython"
+
+#: Name of the environment variable that forces a version of the row loops.
+ROW_VARIABLE = "SPECFIT_ROWS"
+
+
+def row_versions():
+    """Return the versions of the row loops that run on this processor, best first."""
+    names = []
+    for name in (b"avx512", b"popcnt", b"generic"):
+        if sf_row_ops(name) != NULL:
+            names.append(name.decode())
+    return names
+
+
+cdef const sf_ops *_chosen_ops() except NULL:
+    wanted = os.environ.get(ROW_VARIABLE, "").encode()
+    cdef const sf_ops *ops = sf_row_ops(wanted)
+    if ops == NULL:
+        raise SpecfitError(
+            f"{ROW_VARIABLE}={wanted.decode()!r} does not run here; use one of "
+            f"{', '.join(row_versions())} or unset it"
+        )
+    return ops
+
+
+# Set once, on import, and only read afterwards; every problem carries its own pointer to it.
+cdef const sf_ops *_OPS = _chosen_ops()
+
+#: The version of the row loops in use.
+ROWS = _OPS.name.decode()
+
+#: Whether this is the checked build (index checks on, every array on its own).
+CHECKED = bool(SF_IS_CHECKED)
+
+ctypedef fused expert_id:
+    int16_t
+    int32_t
+    int64_t
+
+
+def pack(experts, Py_ssize_t n_experts):
+    """Pack expert ids into bit rows; see twin.py."""
+    cdef Py_ssize_t n = experts.shape[0], n_layers = experts.shape[1], k = experts.shape[2]
+    cdef Py_ssize_t words = n_layers * ((n_experts + 63) // 64)
+    rows = np.empty((n, words), dtype=np.uint64)
+    if experts.size == 0:
+        rows[...] = 0
+        return rows, -1
+    cdef uint64_t[:, ::1] out = rows
+    cdef Py_ssize_t bad
+    if experts.dtype == np.int16:
+        bad = _pack[int16_t](experts, n_experts, &out[0, 0])
+    elif experts.dtype == np.int32:
+        bad = _pack[int32_t](experts, n_experts, &out[0, 0])
+    else:
+        bad = _pack[int64_t](experts, n_experts, &out[0, 0])
+    return rows, bad
+
+
+cdef Py_ssize_t _pack(const expert_id[:, :, ::1] experts, Py_ssize_t n_experts, uint64_t *rows):
+    cdef Py_ssize_t bad
+    with nogil:
+        bad = pack_rows(
+            &experts[0, 0, 0], experts.shape[0], experts.shape[1], experts.shape[2], n_experts, rows
+        )
+    return bad
+
+
+cdef Py_ssize_t pack_rows(
+    const expert_id *ids, Py_ssize_t n, Py_ssize_t n_layers, Py_ssize_t k, Py_ssize_t n_experts,
+    uint64_t *rows,
+) noexcept nogil:
+    """Set the bits of each node's experts; return the flat index of the first bad id, or -1."""
+    cdef Py_ssize_t per_layer = (n_experts + 63) // 64, i = 0, j, group, wrong = 0
+    cdef int64_t e
+    cdef uint64_t limit = <uint64_t> n_experts
+    memset(rows, 0, n * n_layers * per_layer * sizeof(uint64_t))
+    for group in range(n * n_layers):
+        for j in range(k):
+            e = ids[i]
+            if <uint64_t> e < limit:
+                rows[at(e >> 6, per_layer)] |= <uint64_t> 1 << (e & 63)
+            elif e != -1:
+                return i
+            i += 1
+        rows += per_layer
+    return -1
+
+
+def evaluate(mask, path_prob, rows, resident, expert_time, double resident_time):
+    """Evaluate a set of nodes; see twin.py."""
+    cdef const uint8_t[::1] chosen = mask.view(np.uint8)
+    cdef const double[::1] prob = path_prob
+    cdef const uint64_t[:, ::1] packed = rows
+    return _evaluate(
+        &chosen[0], &prob[0], &packed[0, 0], chosen.shape[0], resident, expert_time, resident_time
+    )
+
+
+cdef _evaluate(
+    const uint8_t *mask, const double *prob, const uint64_t *rows, Py_ssize_t n,
+    resident, expert_time, double resident_time,
+):
+    cdef const uint8_t[:, ::1] is_resident = resident.view(np.uint8)
+    cdef Py_ssize_t n_layers = is_resident.shape[0], n_experts = is_resident.shape[1]
+    cdef bint per_expert = expert_time.ndim == 2
+    cdef const double[::1] time = expert_time.reshape(-1) if per_expert else expert_time
+    loaded = np.empty(n_layers, dtype=np.int64)
+    used = np.empty(n_layers, dtype=np.int64)
+    cdef int64_t[::1] loaded_out = loaded, used_out = used
+    cdef Py_ssize_t per_layer = (n_experts + 63) // 64, words = n_layers * per_layer
+    cdef uint64_t *union_row = <uint64_t *> malloc(words * sizeof(uint64_t))
+    cdef double tokens = 0.0, transfer = 0.0
+    if union_row == NULL:
+        raise MemoryError
+    with nogil:
+        evaluate_rows(
+            mask, prob, rows, n, &is_resident[0, 0], &time[0], per_expert, resident_time,
+            n_layers, n_experts, union_row, &tokens, &transfer, &loaded_out[0], &used_out[0],
+        )
+    free(union_row)
+    return tokens, transfer, loaded, used
+
+
+cdef void evaluate_rows(
+    const uint8_t *mask, const double *prob, const uint64_t *rows, Py_ssize_t n,
+    const uint8_t *resident, const double *time, bint per_expert, double resident_time,
+    Py_ssize_t n_layers, Py_ssize_t n_experts, uint64_t *union_row,
+    double *tokens, double *transfer, int64_t *loaded, int64_t *used,
+) noexcept nogil:
+    """The objective's parts, straight from the packed rows: no topmost use, no price classes."""
+    cdef Py_ssize_t per_layer = (n_experts + 63) // 64, words = n_layers * per_layer
+    cdef Py_ssize_t v, layer, w, e, last
+    cdef uint64_t x, here
+    cdef int64_t missing, hits
+    memset(union_row, 0, words * sizeof(uint64_t))
+    for v in range(n):
+        if mask[v]:
+            tokens[0] += prob[v]
+            for w in range(words):
+                union_row[w] |= rows[v * words + w]
+    for layer in range(n_layers):
+        missing = hits = 0
+        for w in range(per_layer):
+            last = min(64, n_experts - 64 * w)
+            here = mask_word(resident + layer * n_experts + 64 * w, last)
+            x = union_row[layer * per_layer + w]
+            missing += popcount(x & ~here)
+            hits += popcount(x & here)
+            if per_expert:
+                x &= ~here
+                while x:
+                    e = 64 * w + lowest(x)
+                    transfer[0] += time[layer * n_experts + at(e, n_experts)]
+                    x &= x - 1
+        loaded[layer] = missing
+        used[layer] = missing + hits
+        transfer[0] += resident_time * <double> hits
+        if not per_expert:
+            transfer[0] += time[layer] * <double> missing
+
+
+def solve(
+    parent, path_prob, rows, resident, expert_time, double resident_time, double fixed_time,
+    node_time, double rate, Py_ssize_t max_nodes, double time_limit,
+):
+    """Find the best ancestor-closed set; see twin.py."""
+    cdef TreeState state = TreeState(resident, expert_time, resident_time)
+    cdef const int32_t[::1] parents = parent
+    cdef const uint64_t[:, ::1] packed = rows
+    cdef const double[::1] prob = path_prob
+    state.append(&parents[0], &prob[0], &packed[0, 0], parents.shape[0], False)
+    return state.solve(fixed_time, node_time, rate, max_nodes, time_limit)
+
+
+cdef class TreeState:
+    """A tree that grows, with everything that does not depend on the question; see twin.py."""
+
+    cdef Price price
+    cdef sf_arena price_arena
+    cdef object resident, expert_time
+    cdef double resident_time
+    cdef Py_ssize_t n_layers, n_experts, n, room, n_roots
+    cdef int32_t *parent        # [room]
+    cdef double *prob           # [room]
+    cdef uint64_t *packed       # [room, packed_words], kept for evaluate
+    cdef uint64_t *used         # [room, words]
+    cdef uint64_t *fresh        # [room, words]
+    cdef uint64_t *root_union   # [words]
+
+    def __cinit__(self, resident, expert_time, double resident_time):
+        cdef const uint8_t[:, ::1] is_resident = resident.view(np.uint8)
+        cdef bint per_expert = expert_time.ndim == 2
+        cdef const double[::1] time = expert_time.reshape(-1) if per_expert else expert_time
+        self.resident = resident
+        self.expert_time = expert_time
+        self.resident_time = resident_time
+        self.n_layers = is_resident.shape[0]
+        self.n_experts = is_resident.shape[1]
+        if price_open(
+            &self.price, &self.price_arena, _OPS, &is_resident[0, 0], &time[0], per_expert,
+            resident_time, self.n_layers, self.n_experts,
+        ) != DONE:
+            raise MemoryError
+        self.root_union = <uint64_t *> malloc(self.price.words * sizeof(uint64_t))
+        if self.root_union == NULL:
+            raise MemoryError
+        memset(self.root_union, 0, self.price.words * sizeof(uint64_t))
+
+    def __dealloc__(self):
+        sf_arena_close(&self.price_arena)
+        free(self.parent)
+        free(self.prob)
+        free(self.packed)
+        free(self.used)
+        free(self.fresh)
+        free(self.root_union)
+
+    @property
+    def n_nodes(self):
+        """Number of nodes so far."""
+        return self.n
+
+    def extend(self, parent, path_prob, experts):
+        """Append nodes; return the flat index of the first bad expert id, or -1; see twin.py."""
+        rows, bad = pack(experts, self.n_experts)
+        if bad < 0:
+            self.extend_rows(parent, path_prob, rows)
+        return bad
+
+    def extend_rows(self, parent, path_prob, rows):
+        """Append nodes whose experts are packed already; see twin.py."""
+        cdef const int32_t[::1] parents = parent
+        cdef const double[::1] prob = path_prob
+        cdef const uint64_t[:, ::1] packed = rows
+        self.append(&parents[0], &prob[0], &packed[0, 0], parents.shape[0], True)
+
+    cdef int append(
+        self, const int32_t *parent, const double *prob, const uint64_t *packed, Py_ssize_t m,
+        bint keep_packed,
+    ) except -1:
+        cdef Py_ssize_t first = self.n, i
+        cdef int64_t inner = self.price.packed_words
+        self.reserve(first + m, keep_packed)
+        memcpy(self.parent + first, parent, m * sizeof(int32_t))
+        memcpy(self.prob + first, prob, m * sizeof(double))
+        if keep_packed:
+            memcpy(self.packed + first * inner, packed, m * inner * sizeof(uint64_t))
+        for i in range(m):
+            self.n_roots += parent[i] < 0
+        with nogil:
+            index_rows(
+                &self.price, first, m, self.parent, packed, self.root_union, self.used, self.fresh
+            )
+        self.n = first + m
+        return 0
+
+    cdef int reserve(self, Py_ssize_t n, bint keep_packed) except -1:
+        cdef Py_ssize_t room = self.room
+        if n <= room:
+            return 0
+        # The first call asks for what it needs; a tree that grows doubles from there on.
+        room = max(n, 2 * room)
+        self.parent = <int32_t *> _grown(self.parent, room * sizeof(int32_t))
+        self.prob = <double *> _grown(self.prob, room * sizeof(double))
+        if keep_packed:
+            self.packed = <uint64_t *> _grown(self.packed, room * self.price.packed_words * 8)
+        self.used = <uint64_t *> _grown(self.used, room * self.price.words * 8)
+        self.fresh = <uint64_t *> _grown(self.fresh, room * self.price.words * 8)
+        self.room = room
+        return 0
+
+    def novelty(self):
+        """Return the price of each node's experts that no ancestor and no root uses; see twin.py."""
+        out = np.empty(self.n)
+        cdef double[::1] seconds = out
+        cdef Py_ssize_t v
+        for v in range(self.n):
+            seconds[v] = price_of(&self.price, self.fresh + v * self.price.words)
+        return out
+
+    def evaluate(self, mask):
+        """Evaluate a set of nodes, as the function of the same name; see twin.py."""
+        cdef const uint8_t[::1] chosen = mask.view(np.uint8)
+        return _evaluate(
+            &chosen[0], self.prob, self.packed, self.n,
+            self.resident, self.expert_time, self.resident_time,
+        )
+
+    def solve(
+        self, double fixed_time, node_time, double rate, Py_ssize_t max_nodes, double time_limit,
+        virtual_parent=None, virtual_prob=None, virtual_time=None,
+    ):
+        """Find the best ancestor-closed set, as the function of the same name; see twin.py."""
+        cdef Py_ssize_t n = self.n, m = 0
+        cdef const int32_t[::1] more_parents
+        cdef const double[::1] more_prob, more_time, table
+        cdef Problem problem
+        cdef Scratch scratch
+        cdef Answer answer
+        cdef Outcome outcome
+        cdef double *extra = NULL
+        if virtual_parent is not None:
+            more_parents = virtual_parent
+            more_prob = virtual_prob
+            more_time = virtual_time
+            m = more_parents.shape[0]
+            self.reserve(n + m, self.packed != NULL)
+            extra = <double *> malloc((n + m) * sizeof(double))
+            if extra == NULL:
+                raise MemoryError
+            memset(extra, 0, n * sizeof(double))
+            if m > 0:
+                # Past the end of the tree for this call; the next level overwrites them.
+                memcpy(self.parent + n, &more_parents[0], m * sizeof(int32_t))
+                memcpy(self.prob + n, &more_prob[0], m * sizeof(double))
+                memcpy(extra + n, &more_time[0], m * sizeof(double))
+        if isinstance(node_time, float):
+            problem.slope = node_time
+            problem.table = NULL
+        else:
+            table = node_time
+            problem.slope = 0.0
+            problem.table = &table[0]
+        mask = np.empty(n + m, dtype=np.bool_)
+        cdef uint8_t[::1] out = mask.view(np.uint8)
+        cdef Py_ssize_t v
+        with nogil:
+            problem.price = &self.price
+            problem.n = n + m
+            problem.n_roots = self.n_roots
+            problem.parent = self.parent
+            problem.prob = self.prob
+            problem.fresh = self.fresh
+            problem.n_rows = n
+            problem.extra = extra
+            problem.base = fixed_time + price_of(&self.price, self.root_union)
+            problem.max_nodes = min(max_nodes, n + m)
+            problem.rate = rate
+            problem.deadline = INFINITY
+            if time_limit < INFINITY:
+                problem.deadline = sf_now() + time_limit
+            outcome = scratch_open(&scratch, n + m, self.price.words)
+            if outcome == DONE:
+                outcome = solve_problem(&problem, &scratch, &answer)
+                for v in range(n + m):
+                    out[v] = scratch.best[v] == IN
+            scratch_close(&scratch)
+        free(extra)
+        if outcome != DONE:
+            raise MemoryError
+        stats = {
+            "kernel": NAME,
+            "lambda_steps": answer.lambda_steps,
+            "rounds": answer.rounds,
+            "cuts": answer.cuts,
+            "core_nodes": answer.core_nodes,
+            "core_elements": answer.core_elements,
+            "branches": answer.branches,
+        }
+        return mask, bool(answer.proven), answer.objective, answer.bound, stats
+
+
+cdef void *_grown(void *block, size_t size) except NULL:
+    cdef void *grown = realloc(block, size)
+    if grown == NULL:
+        raise MemoryError
+    return grown

@@ -1,0 +1,324 @@
+# The least maximum-weight closure between two closed sets, at a fixed lambda and node price:
+# persistency to a fixpoint, then one minimum cut on what is left.
+
+cdef enum:
+    OUT = 0
+    OPEN = 1
+    IN = 2
+
+# Gains below this share of all the probability are taken for zero: ties go to fewer nodes.
+cdef double TIE = 1e-13
+
+
+cdef Outcome closure(
+    const Problem *p, Scratch *s, Answer *answer, double lam, double node_price, Figures *figures
+) noexcept nogil:
+    """Maximise sum(prob - node_price) - lam * price over closed sets.
+
+    `s.state` says what is IN (a closed set), OPEN and OUT; on return all is IN or OUT.
+    """
+    cdef const Price *price = p.price
+    cdef int64_t words = price.words, n_open = 0, kept, i, v, u
+    cdef const uint64_t *row
+    cdef double all, own, eps = TIE * s.total
+    cdef uint8_t above
+    cdef Outcome outcome
+    memset(s.union_row, 0, words * 8)
+    for v in range(p.n):
+        if s.state[v] == OPEN:
+            s.open_nodes[n_open] = <int32_t> v
+            n_open += 1
+            s.gain[v] = p.prob[v] - node_price
+            if p.extra != NULL:
+                s.gain[v] -= lam * p.extra[v]
+        elif s.state[v] == IN:
+            join_row(p, s, v)
+    while n_open > 0:
+        answer.rounds += 1
+        memset(s.once, 0, words * 8)
+        memset(s.twice, 0, words * 8)
+        for i in range(n_open):
+            v = s.open_nodes[i]
+            s.upper[v] = 0.0
+            s.lower[v] = 0.0
+            price.ops.seen(s.once, s.twice, row_of(p, s, v), s.union_row, words)
+        price.ops.solo(s.solo, s.once, s.twice, words)
+        # Bottom-up: charged for private experts only, a subtree's value is an upper bound;
+        # charged for all its experts, a lower bound.
+        for i in range(n_open - 1, -1, -1):
+            v = s.open_nodes[i]
+            price_both(price, row_of(p, s, v), s.union_row, s.solo, &all, &own)
+            s.own[v] = s.gain[v] - lam * own
+            s.upper[v] += s.own[v]
+            s.lower[v] += s.gain[v] - lam * all
+            u = p.parent[v]
+            if s.state[at(u, p.n)] == OPEN:
+                if s.upper[v] > 0.0:
+                    s.upper[u] += s.upper[v]
+                if s.lower[v] > 0.0:
+                    s.lower[u] += s.lower[v]
+        if p.deadline < INFINITY and sf_now() > p.deadline:
+            late(p, s, lam, node_price, n_open)
+            return LATE
+        kept = 0
+        for i in range(n_open):
+            v = s.open_nodes[i]
+            above = s.state[p.parent[v]]
+            if above == OUT or s.upper[v] <= eps:
+                s.state[v] = OUT
+            elif above == IN and s.lower[v] > eps:
+                s.state[v] = IN
+                join_row(p, s, v)
+            else:
+                s.open_nodes[kept] = <int32_t> v
+                kept += 1
+        if kept == n_open:
+            outcome = cut(p, s, answer, lam, n_open)
+            if outcome == LATE:
+                late(p, s, lam, node_price, n_open)
+            if outcome != DONE:
+                return outcome
+            break
+        n_open = kept
+    measure(p, s, s.state, IN, figures)
+    return DONE
+
+
+cdef inline const uint64_t *row_of(const Problem *p, Scratch *s, int64_t v) noexcept nogil:
+    return p.fresh + v * p.price.words if v < p.n_rows else s.zero
+
+
+cdef inline void join_row(const Problem *p, Scratch *s, int64_t v) noexcept nogil:
+    if v < p.n_rows:
+        p.price.ops.join(s.union_row, p.fresh + v * p.price.words, p.price.words)
+
+
+cdef void late(const Problem *p, Scratch *s, double lam, double node_price, int64_t n_open) noexcept nogil:
+    """Leave an upper bound on the closure's value: what is in, and the subtrees that may join."""
+    cdef double bound = -lam * price_of(p.price, s.union_row)
+    cdef int64_t v, i
+    for v in range(p.n):
+        if s.state[v] == IN:
+            bound += p.prob[v] - node_price
+            if p.extra != NULL:
+                bound -= lam * p.extra[v]
+    for i in range(n_open):
+        v = s.open_nodes[i]
+        if s.state[p.parent[v]] == IN and s.upper[v] > 0.0:
+            bound += s.upper[v]
+    s.late_bound = bound
+
+
+cdef void measure(
+    const Problem *p, Scratch *s, const uint8_t *state, uint8_t chosen, Figures *figures
+) noexcept nogil:
+    """Figures of the nodes whose state is `chosen`."""
+    cdef int64_t v
+    memset(s.union_row, 0, p.price.words * 8)
+    figures.size = 0
+    figures.tokens = 0.0
+    figures.price = 0.0
+    for v in range(p.n):
+        if state[v] == chosen:
+            figures.size += 1
+            figures.tokens += p.prob[v]
+            if p.extra != NULL:
+                figures.price += p.extra[v]
+            join_row(p, s, v)
+    figures.price += price_of(p.price, s.union_row)
+
+
+cdef Outcome cut(const Problem *p, Scratch *s, Answer *answer, double lam, int64_t n_core) noexcept nogil:
+    """Decide the `n_core` open nodes, which persistency leaves open, by a minimum cut."""
+    cdef Outcome outcome
+    cdef int64_t i, v, uses, n_bits
+    cdef double profits = 0.0
+    answer.cuts += 1
+    answer.core_nodes = max(answer.core_nodes, n_core)
+    for i in range(n_core):
+        v = s.open_nodes[i]
+        s.core_index[v] = <int32_t> i
+        profits += max(s.own[v], 0.0)
+    if profits <= 0.0:  # nothing can pay for anything
+        for i in range(n_core):
+            s.state[s.open_nodes[i]] = OUT
+        return DONE
+    count_uses(p, s, n_core, &n_bits, &uses)
+    if sf_arena_open(&s.flow_arena, cut_room(n_core, n_bits, uses)) != 0:
+        return NO_MEMORY
+    outcome = cut_in_arena(p, s, answer, lam, n_core, n_bits, uses, profits)
+    sf_arena_close(&s.flow_arena)
+    return outcome
+
+
+cdef void count_uses(
+    const Problem *p, Scratch *s, int64_t n_core, int64_t *n_bits, int64_t *uses
+) noexcept nogil:
+    """Count the experts that several core nodes use, and the uses."""
+    cdef int64_t i, j, words = p.price.words
+    cdef int64_t all, own
+    cdef const uint64_t *row
+    p.price.ops.count(s.twice, s.zero, s.twice, words, &all, &own)
+    n_bits[0] = own
+    uses[0] = 0
+    for i in range(n_core):
+        row = row_of(p, s, s.open_nodes[i])
+        p.price.ops.count(row, s.zero, s.twice, words, &all, &own)
+        uses[0] += own
+
+
+cdef size_t cut_room(int64_t n_core, int64_t n_bits, int64_t uses) noexcept nogil:
+    cdef int64_t slots = table_slots(n_bits)
+    cdef int64_t nodes = n_core + n_bits
+    cdef int64_t arcs = 2 * (n_core + uses)
+    cdef size_t room = 0
+    # The arrays of cut_in_arena, in its order.
+    room += sf_arena_room((n_core + 1) * 8)
+    room += sf_arena_room(n_bits * 8) * 2 + sf_arena_room(n_bits * 4) * 3
+    room += sf_arena_room((n_bits + 1) * 4) + sf_arena_room(uses * 4)
+    room += sf_arena_room(slots * 4)
+    room += sf_arena_room(arcs * 4) * 2 + sf_arena_room(arcs * 8)
+    room += sf_arena_room((nodes + 1) * 4) * 5 + sf_arena_room(nodes * 8) * 2
+    return room
+
+
+cdef inline int64_t table_slots(int64_t n) noexcept nogil:
+    cdef int64_t slots = 8
+    while slots < 2 * n:
+        slots *= 2
+    return slots
+
+
+cdef inline uint64_t scramble(uint64_t x) noexcept nogil:
+    """splitmix64's finaliser."""
+    x += <uint64_t> 0x9e3779b97f4a7c15
+    x = (x ^ (x >> 30)) * <uint64_t> 0xbf58476d1ce4e5b9
+    x = (x ^ (x >> 27)) * <uint64_t> 0x94d049bb133111eb
+    return x ^ (x >> 31)
+
+
+cdef Outcome cut_in_arena(
+    const Problem *p, Scratch *s, Answer *answer, double lam,
+    int64_t n_core, int64_t n_bits, int64_t uses, double profits,
+) noexcept nogil:
+    cdef int64_t words = p.price.words, slots = table_slots(n_bits)
+    cdef sf_arena *arena = &s.flow_arena
+    cdef Network g
+    cdef const uint64_t *row
+    cdef uint64_t x, key
+    cdef int64_t i, j, v, e, r, slot, rank, n_groups = 0, n_nodes, n_arcs = 0, bit
+    cdef double scale, weight
+    cdef int64_t infinite = <int64_t> 1 << 54
+    cdef Outcome outcome
+    cdef uint64_t *node_key = <uint64_t *> sf_arena_take(arena, (n_core + 1) * 8)
+    # Per shared expert: hash of its users, weight, number of users, where its users start.
+    cdef uint64_t *keys = <uint64_t *> sf_arena_take(arena, n_bits * 8)
+    cdef double *weights = <double *> sf_arena_take(arena, n_bits * 8)
+    cdef int32_t *n_users = <int32_t *> sf_arena_take(arena, n_bits * 4)
+    cdef int32_t *filled = <int32_t *> sf_arena_take(arena, n_bits * 4)
+    cdef int32_t *groups = <int32_t *> sf_arena_take(arena, n_bits * 4)
+    cdef int32_t *start = <int32_t *> sf_arena_take(arena, (n_bits + 1) * 4)
+    cdef int32_t *users = <int32_t *> sf_arena_take(arena, uses * 4)
+    cdef int32_t *table = <int32_t *> sf_arena_take(arena, slots * 4)
+    if arena.failed:
+        return NO_MEMORY
+    memset(keys, 0, n_bits * 8)
+    memset(n_users, 0, n_bits * 4)
+    # With up to 64 core nodes a set of users is one word, and equal keys mean equal sets.
+    for i in range(n_core):
+        node_key[i] = <uint64_t> 1 << i if n_core <= 64 else scramble(i)
+    # Experts are numbered by their rank among the shared bits. once is free: hold ranks there.
+    rank = 0
+    for j in range(words):
+        s.once[j] = <uint64_t> rank
+        x = s.twice[j]
+        while x:
+            weights[at(rank, n_bits)] = lam * bit_price(p.price, j, lowest(x))
+            rank += 1
+            x &= x - 1
+    for i in range(n_core):
+        row = row_of(p, s, s.open_nodes[i])
+        for j in range(words):
+            x = row[j] & s.twice[j]
+            while x:
+                e = <int64_t> s.once[j] + popcount(s.twice[j] & ((x & (0 - x)) - 1))
+                keys[at(e, n_bits)] ^= node_key[i]
+                n_users[e] += 1
+                x &= x - 1
+    rank = 0
+    for e in range(n_bits):
+        start[e] = <int32_t> rank
+        filled[e] = <int32_t> rank
+        rank += n_users[e]
+    start[n_bits] = <int32_t> rank
+    for i in range(n_core):
+        row = row_of(p, s, s.open_nodes[i])
+        for j in range(words):
+            x = row[j] & s.twice[j]
+            while x:
+                e = <int64_t> s.once[j] + popcount(s.twice[j] & ((x & (0 - x)) - 1))
+                users[at(filled[e], uses)] = <int32_t> i
+                filled[e] += 1
+                x &= x - 1
+    # Merge experts with equal sets of users.
+    memset(table, 0xff, slots * 4)
+    for e in range(n_bits):
+        slot = <int64_t> (scramble(keys[e]) & <uint64_t> (slots - 1))
+        while table[slot] >= 0:
+            r = table[slot]
+            if keys[r] == keys[e] and n_users[r] == n_users[e] and (
+                n_core <= 64
+                or memcmp(users + start[r], users + start[e], n_users[e] * sizeof(int32_t)) == 0
+            ):
+                break
+            slot = (slot + 1) & (slots - 1)
+        if table[slot] < 0:
+            table[slot] = <int32_t> e
+            groups[n_groups] = <int32_t> e
+            n_groups += 1
+        else:
+            weights[r] += weights[e]
+    answer.core_elements = max(answer.core_elements, n_groups)
+
+    g.n_nodes = n_core + n_groups
+    g.n_arcs = 2 * (n_core + uses)
+    g.head = <int32_t *> sf_arena_take(arena, g.n_arcs * 4)
+    g.arcs = <int32_t *> sf_arena_take(arena, g.n_arcs * 4)
+    g.residual = <int64_t *> sf_arena_take(arena, g.n_arcs * 8)
+    g.start = <int32_t *> sf_arena_take(arena, (g.n_nodes + 1) * 4)
+    g.level = <int32_t *> sf_arena_take(arena, g.n_nodes * 4)
+    g.cursor = <int32_t *> sf_arena_take(arena, g.n_nodes * 4)
+    g.queue = <int32_t *> sf_arena_take(arena, g.n_nodes * 4)
+    g.path = <int32_t *> sf_arena_take(arena, g.n_nodes * 4)
+    g.supply = <int64_t *> sf_arena_take(arena, g.n_nodes * 8)
+    g.demand = <int64_t *> sf_arena_take(arena, g.n_nodes * 8)
+    if arena.failed:
+        return NO_MEMORY
+    memset(g.cursor, 0, g.n_nodes * 4)
+    scale = 4503599627370496.0 / profits  # 2^52
+    for i in range(n_core):
+        v = s.open_nodes[i]
+        g.supply[i] = scaled(s.own[v], scale, infinite)
+        g.demand[i] = scaled(-s.own[v], scale, infinite)
+        if s.state[p.parent[v]] == OPEN:
+            add_arc(&g, &n_arcs, i, s.core_index[p.parent[v]], infinite, 0)
+    for i in range(n_groups):
+        e = groups[i]
+        g.supply[n_core + i] = 0
+        g.demand[n_core + i] = scaled(weights[e], scale, infinite)
+        for j in range(start[e], start[e + 1]):
+            add_arc(&g, &n_arcs, users[j], n_core + i, infinite, 0)
+    index_arcs(&g, n_arcs)
+    outcome = saturate(&g, p.deadline)
+    if outcome != DONE:
+        return outcome
+    for i in range(n_core):
+        s.state[s.open_nodes[i]] = IN if g.level[i] >= 0 else OUT
+    return DONE
+
+
+cdef inline int64_t scaled(double value, double scale, int64_t infinite) noexcept nogil:
+    if value <= 0.0:
+        return 0
+    value = value * scale + 0.5
+    return infinite if value >= <double> infinite else <int64_t> value

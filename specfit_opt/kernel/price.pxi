@@ -1,0 +1,164 @@
+# Prices of sets of experts, and the rows that they are applied to.
+
+
+cdef Outcome price_open(
+    Price *price, sf_arena *arena, const sf_ops *ops, const uint8_t *resident,
+    const double *expert_time, int per_expert, double resident_time,
+    int64_t n_layers, int64_t n_experts,
+) noexcept nogil:
+    """Lay out the prices; the arrays come from `arena`, which this opens."""
+    cdef int64_t per_layer = (n_experts + 63) // 64
+    cdef int64_t packed = n_layers * per_layer
+    cdef int classes = 2 if resident_time > 0.0 and not per_expert else 1
+    cdef int64_t words = packed * classes
+    cdef int64_t layer, w, j, e, last
+    cdef uint64_t here, all_bits
+    cdef double unit = 0.0, weight
+    cdef bint uniform = True
+    price.ops = ops
+    price.packed_words = packed
+    price.classes = classes
+    price.words = words
+    if sf_arena_open(arena, sf_arena_room(words * 8) * 2 + sf_arena_room(words * 512)) != 0:
+        return NO_MEMORY
+    price.mask = <uint64_t *> sf_arena_take(arena, words * 8)
+    price.word_weight = <double *> sf_arena_take(arena, words * 8)
+    price.bit_weight = NULL
+    if per_expert:
+        price.bit_weight = <double *> sf_arena_take(arena, words * 512)
+    if arena.failed:
+        return NO_MEMORY
+    for layer in range(n_layers):
+        for w in range(per_layer):
+            j = layer * per_layer + w
+            last = min(64, n_experts - 64 * w)
+            all_bits = <uint64_t> 0xffffffffffffffff if last == 64 else (<uint64_t> 1 << last) - 1
+            if per_expert:
+                price.mask[j] = 0
+                for e in range(last):
+                    weight = expert_time[layer * n_experts + 64 * w + e]
+                    if resident[layer * n_experts + 64 * w + e]:
+                        weight = resident_time
+                    price.bit_weight[64 * j + e] = weight
+                    price.mask[j] |= <uint64_t> (weight > 0.0) << e
+                for e in range(last, 64):
+                    price.bit_weight[64 * j + e] = 0.0
+                continue
+            here = mask_word(resident + layer * n_experts + 64 * w, last)
+            weight = expert_time[layer]
+            price.word_weight[j] = weight
+            price.mask[j] = (all_bits & ~here) if weight > 0.0 else 0
+            if weight > 0.0:
+                if unit == 0.0:
+                    unit = weight
+                elif weight != unit:
+                    uniform = False
+            if classes == 2:
+                price.word_weight[packed + j] = resident_time
+                price.mask[packed + j] = here
+    if per_expert:
+        price.weighing = PER_BIT
+    elif uniform and classes == 1:
+        price.weighing = UNIFORM
+        price.unit = unit
+    else:
+        price.weighing = PER_WORD
+    return DONE
+
+
+cdef inline uint64_t mask_word(const uint8_t *flags, int64_t count) noexcept nogil:
+    """Return up to 64 bytes of 0 or 1 as bits."""
+    cdef uint64_t word = 0, chunk
+    cdef int64_t i = 0
+    while i + 8 <= count:
+        # Multiplying gathers the lowest bit of each of eight bytes in the top byte.
+        memcpy(&chunk, flags + i, 8)
+        word |= ((chunk * <uint64_t> 0x0102040810204080) >> 56) << i
+        i += 8
+    while i < count:
+        word |= <uint64_t> flags[i] << i
+        i += 1
+    return word
+
+
+cdef void index_rows(
+    const Price *price, int64_t first, int64_t m, const int32_t *parent, const uint64_t *packed,
+    uint64_t *root_union, uint64_t *used, uint64_t *fresh,
+) noexcept nogil:
+    """Fill rows first..first+m-1 of `used` (with the ancestors') and `fresh` (without).
+
+    `packed` holds the m new rows only; `parent`, `used` and `fresh` all nodes. Roots are indexed
+    first, because their union is free to every other node.
+    """
+    cdef int64_t words = price.words, v, j, c, i
+    cdef int64_t inner = price.packed_words
+    cdef const uint64_t *row
+    cdef const uint64_t *above
+    cdef const uint64_t *mask
+    cdef uint64_t *use
+    cdef uint64_t *new
+    cdef uint64_t bits
+    for v in range(first, first + m):
+        if parent[v] < 0:
+            row = packed + (v - first) * inner
+            for c in range(price.classes):
+                for j in range(inner):
+                    root_union[c * inner + j] |= row[j] & price.mask[c * inner + j]
+    for v in range(first, first + m):
+        row = packed + (v - first) * inner
+        above = root_union if parent[v] < 0 else used + at(parent[v], first + m) * words
+        use = used + v * words
+        new = fresh + v * words
+        for c in range(price.classes):
+            mask = price.mask + c * inner
+            for j in range(inner):
+                i = c * inner + j
+                bits = row[j] & mask[j]
+                new[i] = bits & ~above[i]
+                use[i] = bits | above[i]
+
+
+cdef double weigh_bits(const Price *price, const uint64_t *row, const uint64_t *keep, bint negate) noexcept nogil:
+    """Price of row & keep, or of row & ~keep, bit by bit."""
+    cdef double total = 0.0
+    cdef int64_t j
+    cdef uint64_t x
+    cdef const double *weight = price.bit_weight
+    for j in range(price.words):
+        x = row[j] & (~keep[j] if negate else keep[j])
+        while x:
+            total += weight[64 * j + lowest(x)]
+            x &= x - 1
+    return total
+
+
+cdef inline void price_both(
+    const Price *price, const uint64_t *row, const uint64_t *gone, const uint64_t *solo,
+    double *all, double *own,
+) noexcept nogil:
+    """Prices of row & ~gone and of row & solo."""
+    cdef int64_t a, b
+    if price.weighing == UNIFORM:
+        price.ops.count(row, gone, solo, price.words, &a, &b)
+        all[0] = price.unit * <double> a
+        own[0] = price.unit * <double> b
+    elif price.weighing == PER_WORD:
+        price.ops.weigh(row, gone, solo, price.word_weight, price.words, all, own)
+    else:
+        all[0] = weigh_bits(price, row, gone, True)
+        own[0] = weigh_bits(price, row, solo, False)
+
+
+cdef double price_of(const Price *price, const uint64_t *row) noexcept nogil:
+    """Price of a row in seconds."""
+    cdef double all, own
+    price_both(price, row, price.mask, row, &all, &own)
+    return own
+
+
+cdef inline double bit_price(const Price *price, int64_t word, int bit) noexcept nogil:
+    if price.weighing == UNIFORM:
+        return price.unit
+    if price.weighing == PER_WORD:
+        return price.word_weight[word]
+    return price.bit_weight[64 * word + bit]

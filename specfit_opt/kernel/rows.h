@@ -1,0 +1,187 @@
+/* Loops over bit rows, in one version per instruction set.
+ *
+ * A row is `words` 64-bit words. Weights are per word, so that the price of a set of experts is a
+ * sum of population counts. The caller picks a version once (sf_row_ops) and passes it along. */
+#ifndef SPECFIT_ROWS_H
+#define SPECFIT_ROWS_H
+
+#include <stdint.h>
+#include <string.h>
+
+typedef struct {
+    const char *name;
+    /* twice |= once & x; once |= x, with x = row & ~gone */
+    void (*seen)(uint64_t *once, uint64_t *twice, const uint64_t *row, const uint64_t *gone, int64_t words);
+    /* solo = once & ~twice */
+    void (*solo)(uint64_t *out, const uint64_t *once, const uint64_t *twice, int64_t words);
+    /* all = |row & ~gone|, own = |row & solo| */
+    void (*count)(const uint64_t *row, const uint64_t *gone, const uint64_t *solo, int64_t words,
+                  int64_t *all, int64_t *own);
+    /* the same in weights per word */
+    void (*weigh)(const uint64_t *row, const uint64_t *gone, const uint64_t *solo, const double *weight,
+                  int64_t words, double *all, double *own);
+    /* into |= row; returns |into| */
+    int64_t (*join)(uint64_t *into, const uint64_t *row, int64_t words);
+} sf_ops;
+
+static inline int sf_popcount(uint64_t x) {
+#if defined(__GNUC__) || defined(__clang__)
+    return __builtin_popcountll(x);
+#else
+    x = x - ((x >> 1) & 0x5555555555555555ULL);
+    x = (x & 0x3333333333333333ULL) + ((x >> 2) & 0x3333333333333333ULL);
+    x = (x + (x >> 4)) & 0x0f0f0f0f0f0f0f0fULL;
+    return (int)((x * 0x0101010101010101ULL) >> 56);
+#endif
+}
+
+static inline int sf_lowest(uint64_t x) { /* index of the lowest set bit, x != 0 */
+#if defined(__GNUC__) || defined(__clang__)
+    return __builtin_ctzll(x);
+#else
+    return sf_popcount((x & (0 - x)) - 1);
+#endif
+}
+
+/* The portable bodies; compiled again below for the popcnt instruction. */
+#define SF_BODY(suffix, attribute)                                                                  \
+    attribute static void sf_seen_##suffix(uint64_t *once, uint64_t *twice, const uint64_t *row,    \
+                                           const uint64_t *gone, int64_t words) {                   \
+        for (int64_t j = 0; j < words; j++) {                                                       \
+            uint64_t x = row[j] & ~gone[j];                                                         \
+            twice[j] |= once[j] & x;                                                                \
+            once[j] |= x;                                                                           \
+        }                                                                                           \
+    }                                                                                               \
+    attribute static void sf_solo_##suffix(uint64_t *out, const uint64_t *once,                     \
+                                           const uint64_t *twice, int64_t words) {                  \
+        for (int64_t j = 0; j < words; j++) out[j] = once[j] & ~twice[j];                           \
+    }                                                                                               \
+    attribute static void sf_count_##suffix(const uint64_t *row, const uint64_t *gone,              \
+                                            const uint64_t *solo, int64_t words, int64_t *all,      \
+                                            int64_t *own) {                                         \
+        int64_t a = 0, b = 0;                                                                       \
+        for (int64_t j = 0; j < words; j++) {                                                       \
+            a += sf_popcount(row[j] & ~gone[j]);                                                    \
+            b += sf_popcount(row[j] & solo[j]);                                                     \
+        }                                                                                           \
+        *all = a;                                                                                   \
+        *own = b;                                                                                   \
+    }                                                                                               \
+    attribute static void sf_weigh_##suffix(const uint64_t *row, const uint64_t *gone,              \
+                                            const uint64_t *solo, const double *weight,             \
+                                            int64_t words, double *all, double *own) {              \
+        double a = 0.0, b = 0.0;                                                                    \
+        for (int64_t j = 0; j < words; j++) {                                                       \
+            a += weight[j] * (double)sf_popcount(row[j] & ~gone[j]);                                \
+            b += weight[j] * (double)sf_popcount(row[j] & solo[j]);                                 \
+        }                                                                                           \
+        *all = a;                                                                                   \
+        *own = b;                                                                                   \
+    }                                                                                               \
+    attribute static int64_t sf_join_##suffix(uint64_t *into, const uint64_t *row, int64_t words) { \
+        int64_t a = 0;                                                                              \
+        for (int64_t j = 0; j < words; j++) {                                                       \
+            into[j] |= row[j];                                                                      \
+            a += sf_popcount(into[j]);                                                              \
+        }                                                                                           \
+        return a;                                                                                   \
+    }                                                                                               \
+    static const sf_ops sf_ops_##suffix = {#suffix,           sf_seen_##suffix,  sf_solo_##suffix,  \
+                                           sf_count_##suffix, sf_weigh_##suffix, sf_join_##suffix};
+
+SF_BODY(generic, )
+
+#if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__)
+#define SF_X86 1
+#include <immintrin.h>
+SF_BODY(popcnt, __attribute__((target("popcnt"))))
+
+#define SF_AVX512 __attribute__((target("avx512f,avx512vpopcntdq,avx512dq,popcnt")))
+#define SF_TAIL(words, j) ((__mmask8)((words) - (j) >= 8 ? 0xff : (1u << ((words) - (j))) - 1u))
+
+SF_AVX512 static void sf_seen_avx512(uint64_t *once, uint64_t *twice, const uint64_t *row,
+                                     const uint64_t *gone, int64_t words) {
+    for (int64_t j = 0; j < words; j += 8) {
+        __mmask8 m = SF_TAIL(words, j);
+        __m512i x = _mm512_andnot_si512(_mm512_maskz_loadu_epi64(m, gone + j),
+                                        _mm512_maskz_loadu_epi64(m, row + j));
+        __m512i o = _mm512_maskz_loadu_epi64(m, once + j);
+        __m512i t = _mm512_maskz_loadu_epi64(m, twice + j);
+        _mm512_mask_storeu_epi64(twice + j, m, _mm512_or_si512(t, _mm512_and_si512(o, x)));
+        _mm512_mask_storeu_epi64(once + j, m, _mm512_or_si512(o, x));
+    }
+}
+
+SF_AVX512 static void sf_solo_avx512(uint64_t *out, const uint64_t *once, const uint64_t *twice,
+                                     int64_t words) {
+    for (int64_t j = 0; j < words; j += 8) {
+        __mmask8 m = SF_TAIL(words, j);
+        _mm512_mask_storeu_epi64(out + j, m,
+                                 _mm512_andnot_si512(_mm512_maskz_loadu_epi64(m, twice + j),
+                                                     _mm512_maskz_loadu_epi64(m, once + j)));
+    }
+}
+
+SF_AVX512 static void sf_count_avx512(const uint64_t *row, const uint64_t *gone, const uint64_t *solo,
+                                      int64_t words, int64_t *all, int64_t *own) {
+    __m512i a = _mm512_setzero_si512(), b = _mm512_setzero_si512();
+    for (int64_t j = 0; j < words; j += 8) {
+        __mmask8 m = SF_TAIL(words, j);
+        __m512i r = _mm512_maskz_loadu_epi64(m, row + j);
+        __m512i g = _mm512_maskz_loadu_epi64(m, gone + j);
+        __m512i s = _mm512_maskz_loadu_epi64(m, solo + j);
+        a = _mm512_add_epi64(a, _mm512_popcnt_epi64(_mm512_andnot_si512(g, r)));
+        b = _mm512_add_epi64(b, _mm512_popcnt_epi64(_mm512_and_si512(r, s)));
+    }
+    *all = _mm512_reduce_add_epi64(a);
+    *own = _mm512_reduce_add_epi64(b);
+}
+
+SF_AVX512 static void sf_weigh_avx512(const uint64_t *row, const uint64_t *gone, const uint64_t *solo,
+                                      const double *weight, int64_t words, double *all, double *own) {
+    __m512d a = _mm512_setzero_pd(), b = _mm512_setzero_pd();
+    for (int64_t j = 0; j < words; j += 8) {
+        __mmask8 m = SF_TAIL(words, j);
+        __m512i r = _mm512_maskz_loadu_epi64(m, row + j);
+        __m512i g = _mm512_maskz_loadu_epi64(m, gone + j);
+        __m512i s = _mm512_maskz_loadu_epi64(m, solo + j);
+        __m512d w = _mm512_maskz_loadu_pd(m, weight + j);
+        a = _mm512_fmadd_pd(w, _mm512_cvtepi64_pd(_mm512_popcnt_epi64(_mm512_andnot_si512(g, r))), a);
+        b = _mm512_fmadd_pd(w, _mm512_cvtepi64_pd(_mm512_popcnt_epi64(_mm512_and_si512(r, s))), b);
+    }
+    *all = _mm512_reduce_add_pd(a);
+    *own = _mm512_reduce_add_pd(b);
+}
+
+SF_AVX512 static int64_t sf_join_avx512(uint64_t *into, const uint64_t *row, int64_t words) {
+    __m512i a = _mm512_setzero_si512();
+    for (int64_t j = 0; j < words; j += 8) {
+        __mmask8 m = SF_TAIL(words, j);
+        __m512i x = _mm512_or_si512(_mm512_maskz_loadu_epi64(m, into + j),
+                                    _mm512_maskz_loadu_epi64(m, row + j));
+        _mm512_mask_storeu_epi64(into + j, m, x);
+        a = _mm512_add_epi64(a, _mm512_popcnt_epi64(x));
+    }
+    return _mm512_reduce_add_epi64(a);
+}
+
+static const sf_ops sf_ops_avx512 = {"avx512",        sf_seen_avx512,  sf_solo_avx512,
+                                     sf_count_avx512, sf_weigh_avx512, sf_join_avx512};
+#endif
+
+/* The best version for this processor, or the one named; NULL if it does not run here. */
+static inline const sf_ops *sf_row_ops(const char *name) {
+    int any = name == NULL || name[0] == 0;
+#ifdef SF_X86
+    __builtin_cpu_init();
+    if ((any || strcmp(name, "avx512") == 0) && __builtin_cpu_supports("avx512vpopcntdq") &&
+        __builtin_cpu_supports("avx512dq"))
+        return &sf_ops_avx512;
+    if ((any || strcmp(name, "popcnt") == 0) && __builtin_cpu_supports("popcnt")) return &sf_ops_popcnt;
+#endif
+    if (any || strcmp(name, "generic") == 0) return &sf_ops_generic;
+    return NULL;
+}
+
+#endif
