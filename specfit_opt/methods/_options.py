@@ -1,0 +1,41 @@
+"""Checks of method options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidInputError
+
+
+def integer_option(value: Any, name: str, least: int, most: int | None = None) -> int:
+    """Return ``value`` as an int in [least, most].
+
+    Raises
+    ------
+    InvalidInputError
+        If it is no integer or lies outside.
+    """
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
+    if not whole or value < least or (most is not None and value > most):
+        above = "" if most is None else f" and at most {most}"
+        raise InvalidInputError(
+            f"option {name} must be an integer of at least {least}{above}, got {value!r}"
+        )
+    return int(value)
+
+
+def choice_option(value: Any, name: str, choices: tuple[str, ...]) -> str:
+    """Return ``value`` if it is one of ``choices``.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is none of them.
+    """
+    if value not in choices:
+        raise InvalidInputError(
+            f"option {name} must be one of {', '.join(map(repr, choices))}, got {value!r}"
+        )
+    return str(value)

@@ -1,0 +1,147 @@
+"""Many problems at once, over any executor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from typing import Any
+
+from .cost import CostModel
+from .errors import InvalidInputError
+from .instance import Instance
+from .methods import get_method
+from .routing import ExpertRouting
+from .solution import Solution
+from .solve import check_options, checked_rate, solve_instance
+from .tree import DraftTree
+
+#: Most problems that are handed to a worker at once.
+LARGEST_CHUNK = 64
+
+Problem = Instance | tuple[DraftTree, ExpertRouting, CostModel]
+
+
+def solve_many(
+    problems: Iterable[Problem],
+    *,
+    executor: Executor | None = None,
+    chunk_size: int | None = None,
+    **solve_options: Any,
+) -> list[Solution]:
+    """Solve many independent problems, in this process or over an executor.
+
+    Parameters
+    ----------
+    problems : iterable of Instance, or of (DraftTree, ExpertRouting, CostModel)
+    executor : concurrent.futures.Executor, optional
+        Runs the work; the caller opens and closes it. A ThreadPoolExecutor uses all cores, since
+        the compiled kernel releases the GIL; a ProcessPoolExecutor suits the methods in Python;
+        the executors of Dask (``client.get_executor()``), Ray or MPI reach a cluster. None solves
+        one after the other.
+    chunk_size : int, optional
+        Problems per task. When omitted, about 32 tasks are made, with at most 64 problems each, so
+        that shipping a task costs little beside its work.
+    **solve_options
+        As for :func:`specfit_opt.solve`: ``method``, ``rate``, ``max_nodes``, ``time_limit``
+        (seconds per problem) and the method's options.
+
+    Returns
+    -------
+    list of Solution
+        In the order of ``problems``.
+
+    Raises
+    ------
+    InvalidInputError
+        If an option is unknown or out of range, or a problem cannot be accepted; the message then
+        tells its index and name. Tasks that have not started are cancelled.
+
+    Examples
+    --------
+    >>> from specfit_opt import CostModel, DraftTree, ExpertRouting, solve_many
+    >>> tree = DraftTree([-1, 0], [1.0, 0.8])
+    >>> routing = ExpertRouting([[[0]], [[1]]], n_experts=2)
+    >>> costs = [CostModel(1.0, 0.0, price) for price in (0.1, 10.0)]
+    >>> [s.n_selected for s in solve_many((tree, routing, cost) for cost in costs)]
+    [2, 1]
+    """
+    if chunk_size is not None and (chunk_size != int(chunk_size) or chunk_size < 1):
+        raise InvalidInputError(f"chunk_size must be a positive integer, got {chunk_size!r}")
+    _check_solve_options(solve_options)
+    instances = [_instance(i, problem) for i, problem in enumerate(problems)]
+    if chunk_size is None:
+        chunk_size = min(LARGEST_CHUNK, -(-len(instances) // 32) or 1)
+    chunks = [
+        (first, instances[first : first + chunk_size])
+        for first in range(0, len(instances), chunk_size)
+    ]
+    if executor is None:
+        return [s for chunk in chunks for s in _unwrap(_solve_chunk(*chunk, solve_options))]
+    futures: list[Future[list[Solution] | _Refusal]] = []
+    try:
+        futures.extend(executor.submit(_solve_chunk, *chunk, solve_options) for chunk in chunks)
+        return [solution for future in futures for solution in _unwrap(future.result())]
+    finally:
+        # After success there is nothing left to cancel.
+        for future in futures:
+            future.cancel()
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """An InvalidInputError on its way back from a worker."""
+
+    index: int
+    name: str
+    error: InvalidInputError
+
+
+def _solve_chunk(
+    first: int, instances: list[Instance], options: dict[str, Any]
+) -> list[Solution] | _Refusal:
+    solutions = []
+    for index, instance in enumerate(instances, first):
+        try:
+            solutions.append(solve_instance(instance, **options))
+        except InvalidInputError as error:
+            return _Refusal(index, instance.name, error)
+        except Exception as error:
+            error.add_note(f"while solving {_label(index, instance.name)}")
+            raise
+    return solutions
+
+
+def _unwrap(result: list[Solution] | _Refusal) -> list[Solution]:
+    if isinstance(result, _Refusal):
+        raise InvalidInputError(
+            f"{_label(result.index, result.name)}: {result.error}"
+        ) from result.error
+    return result
+
+
+def _instance(index: int, problem: Any) -> Instance:
+    if isinstance(problem, Instance):
+        return problem
+    if not isinstance(problem, tuple) or len(problem) != 3:
+        raise InvalidInputError(
+            f"{_label(index)} must be an Instance or a tuple (tree, routing, cost_model), got "
+            f"{type(problem).__name__}"
+        )
+    try:
+        return Instance(*problem)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{_label(index)}: {error}") from error
+
+
+def _label(index: int, name: str = "") -> str:
+    return f"problem {index} ({name})" if name else f"problem {index}"
+
+
+def _check_solve_options(options: dict[str, Any]) -> None:
+    """Refuse, before any work, what no problem could be solved with."""
+    method = options.get("method", "exact")
+    get_method(method)
+    checked_rate(options.get("rate"))
+    common = ("method", "rate", "max_nodes", "time_limit")
+    check_options(method, {k: v for k, v in options.items() if k not in common})
