@@ -16,15 +16,16 @@ class CostModel:
     """Time of one cycle: fixed part, part by node count, part by the union of experts.
 
     ``T(S) = fixed_time + node_time(|S|) + sum over layers l and experts e in the union of
-    (resident_time if resident else expert_time[l, e])``, all in seconds. |S| counts the roots.
+    (resident_time if resident else expert_time[l, e])``, all in seconds. ``|S|``
+    counts the roots.
 
     Parameters
     ----------
     fixed_time : float
         Seconds that do not depend on the choice: drafting already done, fixed part of a pass.
     node_time : float or array_like of float, shape (m,)
-        Seconds per node, or a table indexed by |S| (entry 0 is not used), m >= n + 1. An infinite
-        entry forbids that size.
+        Seconds per node, or a table indexed by ``|S|`` (entry 0 is not used), m >= n + 1. An
+        infinite entry forbids that size.
     expert_time : float or array_like of float, shape (L,) or (L, E)
         Seconds to bring in one expert that is not resident: one for all, per layer, or per layer
         and expert.
@@ -66,7 +67,17 @@ class CostModel:
         put(self, "_layout", {})
 
     def node_table(self, n_nodes: int) -> NDArray[np.float64]:
-        """Return the time by node count as a table of ``n_nodes`` + 1 entries, in seconds.
+        """Return the time by node count as a table, in seconds.
+
+        Parameters
+        ----------
+        n_nodes : int
+            Largest size that the table has to cover, n.
+
+        Returns
+        -------
+        ndarray of float64, shape (n + 1,)
+            Indexed by node count; inf forbids that size.
 
         Raises
         ------
@@ -79,7 +90,17 @@ class CostModel:
         return self.node_time[: n_nodes + 1]
 
     def require_table(self, n_nodes: int) -> None:
-        """Raise InvalidInputError if a node_time table has no entry for ``n_nodes`` nodes."""
+        """Check that a node_time table has an entry for ``n_nodes`` nodes.
+
+        Parameters
+        ----------
+        n_nodes : int
+
+        Raises
+        ------
+        InvalidInputError
+            If it has not.
+        """
         if not isinstance(self.node_time, float) and len(self.node_time) < n_nodes + 1:
             raise InvalidInputError(
                 f"node_time has {len(self.node_time)} entries but the tree has {n_nodes} nodes; "
@@ -88,7 +109,16 @@ class CostModel:
             )
 
     def expert_table(self, n_layers: int, n_experts: int) -> NDArray[np.float64]:
-        """Return ``expert_time`` broadcast to shape (n_layers, n_experts), in seconds.
+        """Return ``expert_time`` for every expert of every layer, in seconds.
+
+        Parameters
+        ----------
+        n_layers, n_experts : int
+            L and E of the routing.
+
+        Returns
+        -------
+        ndarray of float64, shape (L, E)
 
         Raises
         ------
@@ -104,7 +134,18 @@ class CostModel:
         return time
 
     def require_experts(self, n_layers: int, n_experts: int) -> None:
-        """Raise InvalidInputError if ``expert_time`` is for other numbers of layers or experts."""
+        """Check that ``expert_time`` fits a routing.
+
+        Parameters
+        ----------
+        n_layers, n_experts : int
+            L and E of the routing.
+
+        Raises
+        ------
+        InvalidInputError
+            If it is for other numbers of layers or experts.
+        """
         time = self.expert_time
         if isinstance(time, float):
             return
@@ -117,9 +158,24 @@ class CostModel:
             )
 
     def kernel_expert_time(self, n_layers: int, n_experts: int) -> NDArray[np.float64]:
-        """Return ``expert_time`` as the kernel takes it: (L,) if uniform per layer, else (L, E).
+        """Return ``expert_time`` as the kernel takes it.
 
-        The result is cached, because the choice needs a look at every entry.
+        The result is cached, because the choice of the shape needs a look at every entry.
+
+        Parameters
+        ----------
+        n_layers, n_experts : int
+            L and E of the routing.
+
+        Returns
+        -------
+        ndarray of float64, shape (L,) or (L, E)
+            Seconds; (L,) if all experts of a layer cost the same.
+
+        Raises
+        ------
+        InvalidInputError
+            If the model's array is for other numbers of layers or experts.
         """
         cache: dict[tuple[int, int], NDArray[np.float64]] = self._layout  # type: ignore[attr-defined]
         found = cache.get((n_layers, n_experts))
@@ -131,7 +187,22 @@ class CostModel:
         return found
 
     def with_fixed_time(self, fixed_time: float) -> CostModel:
-        """Return the same model with another ``fixed_time``, in seconds."""
+        """Return the same model with another ``fixed_time``.
+
+        Parameters
+        ----------
+        fixed_time : float
+            Seconds.
+
+        Returns
+        -------
+        CostModel
+
+        Raises
+        ------
+        InvalidInputError
+            If it is NaN, negative or infinite.
+        """
         other = object.__new__(CostModel)
         other.__dict__.update(self.__dict__)
         checked = nonnegative_number(fixed_time, "fixed_time", "seconds")

@@ -98,6 +98,17 @@ class ExpertRouting:
         Parameters
         ----------
         resident : array_like of bool, shape (L, E), or None
+            Experts that are in fast memory; None for none.
+
+        Returns
+        -------
+        ExpertRouting
+            Shares ``experts`` and ``rows`` with this one.
+
+        Raises
+        ------
+        InvalidInputError
+            If ``resident`` has another shape or dtype.
         """
         other = object.__new__(ExpertRouting)
         for name in ("experts", "n_experts", "rows"):

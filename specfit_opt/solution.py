@@ -55,8 +55,8 @@ class Solution:
     expected_tokens : float
         Sum of the path probabilities of the chosen nodes: the tokens that a pass commits.
     cycle_time, compute_time, transfer_time : float
-        Seconds. ``cycle_time`` is the sum of the other two; ``compute_time`` is fixed_time +
-        node_time(|S|), ``transfer_time`` the price of the union of experts.
+        Seconds. ``cycle_time`` is the sum of the other two; ``compute_time`` is the fixed
+        time and that of the nodes, ``transfer_time`` the price of the union of experts.
     experts_loaded : ndarray of int64, shape (L,)
         Experts per layer of the union that are not resident.
     experts_used : ndarray of int64, shape (L,)
@@ -120,6 +120,13 @@ class Solution:
     def check(self, tree: DraftTree, routing: ExpertRouting, cost_model: CostModel) -> None:
         """Evaluate the chosen nodes afresh and compare every figure.
 
+        Parameters
+        ----------
+        tree : DraftTree
+        routing : ExpertRouting
+        cost_model : CostModel
+            The problem that this is a solution of.
+
         Raises
         ------
         InvalidInputError
@@ -137,7 +144,13 @@ class Solution:
                 raise InvalidInputError(f"{name} differs from its evaluation")
 
     def summary(self) -> str:
-        """Return a few lines for people."""
+        """Return a few lines for people.
+
+        Returns
+        -------
+        str
+            Without a final line feed.
+        """
         lines = [
             f"{self.method or 'subtree'}: {self.n_selected} of {len(self.mask)} nodes, "
             f"{self.status.value}",
@@ -157,7 +170,13 @@ class Solution:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the solution as plain Python values, ready for JSON."""
+        """Return the solution as plain Python values, ready for JSON.
+
+        Returns
+        -------
+        dict
+            Every attribute except ``mask``, and the ``objective``; arrays as lists.
+        """
         return {
             "method": self.method,
             "status": self.status.value,
@@ -179,7 +198,27 @@ class Solution:
     def plot(self, tree: DraftTree, ax: Axes | None = None) -> Axes:
         """Draw the tree with the chosen nodes filled; needs the extra ``plot``.
 
-        See :func:`specfit_opt.plot.plot_tree`.
+        Parameters
+        ----------
+        tree : DraftTree
+            The tree that this is a solution for.
+        ax : matplotlib.axes.Axes, optional
+            Where to draw; a new figure when omitted.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        InvalidInputError
+            If the tree has another number of nodes.
+        MissingExtraError
+            If matplotlib is not installed.
+
+        See Also
+        --------
+        specfit_opt.plot.plot_tree : What it calls.
         """
         from .plot import plot_tree
 
@@ -210,7 +249,9 @@ def evaluate(
 
     Parameters
     ----------
-    tree, routing, cost_model
+    tree : DraftTree
+    routing : ExpertRouting
+    cost_model : CostModel
         The problem.
     nodes : array_like of int, or array of bool of shape (n,)
         The set, as node indices or as a mask. It must hold every root and each node's parent.
@@ -233,7 +274,7 @@ def evaluate(
 
     Notes
     -----
-    O(|S| L E / 64) time. The objective is equation (1) of the theory page.
+    O(m L E / 64) time for m chosen nodes. The objective is :eq:`eq-objective` of the theory page.
     """
     instance = Instance(tree, routing, cost_model)
     mask = closed_mask(tree, nodes)

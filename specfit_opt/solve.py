@@ -94,7 +94,35 @@ def solve_instance(
     time_limit: float | None = None,
     **method_options: Any,
 ) -> Solution:
-    """Like :func:`solve`, for a problem that is already one :class:`Instance`."""
+    """Choose the best subtree of a problem that is already one :class:`Instance`.
+
+    Parameters
+    ----------
+    instance : Instance
+        The problem.
+    method : str
+        A name in :data:`specfit_opt.METHODS`.
+    rate : float, optional
+        Tokens per second; as for :func:`solve`.
+    max_nodes : int, optional
+        Largest size allowed, roots included.
+    time_limit : float, optional
+        Seconds after which the best solution so far is returned with a valid bound.
+    **method_options
+        Options of the method.
+
+    Returns
+    -------
+    Solution
+        As for :func:`solve`.
+
+    Raises
+    ------
+    InvalidInputError
+        If an argument is out of range or an option is unknown.
+    MissingExtraError
+        If the method needs a package that is not installed.
+    """
     select = get_method(method).select
     rate = checked_rate(rate)
     if max_nodes is not None:

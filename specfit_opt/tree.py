@@ -172,7 +172,12 @@ class DraftTree:
         return cls(parent, prob), order
 
     def to_networkx(self) -> networkx.DiGraph[int]:
-        """Return a NetworkX DiGraph with edges parent -> child and ``path_prob``, ``depth``.
+        """Return a NetworkX graph with an edge from each parent to its child.
+
+        Returns
+        -------
+        networkx.DiGraph
+            Its nodes are the indices of the tree, with the attributes ``path_prob`` and ``depth``.
 
         Raises
         ------
@@ -213,7 +218,18 @@ class DraftTree:
         return tuple(tuple(c) for c in lists)
 
     def path(self, node: int) -> list[int]:
-        """Return the nodes from ``node``'s root down to ``node``."""
+        """Return the path from the root down to a node.
+
+        Parameters
+        ----------
+        node : int
+            Where the path ends.
+
+        Returns
+        -------
+        list of int
+            Root first, ``node`` last.
+        """
         nodes = [node]
         while (up := int(self.parent[nodes[-1]])) >= 0:
             nodes.append(up)
@@ -224,6 +240,10 @@ class DraftTree:
 
         Every prefix that holds the roots is ancestor-closed, because path probability never rises
         along a path and parents come before their children.
+
+        Returns
+        -------
+        ndarray of int64, shape (n,)
         """
         return np.lexsort((np.arange(self.n_nodes), -self.path_prob, self.parent >= 0))
 
