@@ -1,0 +1,264 @@
+"""The documentation is true: its examples run, and public names say what they take and give."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import enum
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specfit_opt
+from specfit_opt import METHODS
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.rst"))
+TEXTS = [ROOT / "README.md", *PAGES]
+
+PUBLIC = {
+    name: value
+    for name, value in vars(specfit_opt).items()
+    if not name.startswith("_")
+    and not inspect.ismodule(value)
+    and getattr(value, "__module__", "specfit_opt").startswith("specfit_opt")
+}
+PUBLIC.pop("annotations", None)  # the __future__ import
+NOT_CALLABLE = {name for name, value in PUBLIC.items() if not callable(value)}
+
+
+# ---- examples
+
+
+def readme_examples() -> list[str]:
+    """Return the Python blocks of the README."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.findall(r"^```(?:python|pycon)\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_examples_of_the_pages(path: Path) -> None:
+    failed, _ = doctest.testfile(str(path), module_relative=False, encoding="utf-8")
+    assert failed == 0
+
+
+def test_getting_started_has_examples() -> None:
+    # Guards the test above: a page whose prompts no longer parse would pass it.
+    parser = doctest.DocTestParser()
+    text = (DOCS / "getting_started.rst").read_text(encoding="utf-8")
+    assert len(parser.get_examples(text)) >= 10
+
+
+def test_examples_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = readme_examples()
+    assert blocks, "the README has no Python example"
+    monkeypatch.chdir(tmp_path)  # an example may write a file
+    scope: dict[str, Any] = {}
+    for block in blocks:
+        if ">>>" in block:
+            test = doctest.DocTestParser().get_doctest(block, scope, "README.md", None, 0)
+            assert doctest.DocTestRunner().run(test, clear_globs=False).failed == 0
+            scope = test.globs
+        else:
+            exec(compile(block, "README.md", "exec"), scope)
+
+
+# ---- pages and code agree
+
+
+def test_every_public_name_is_on_the_api_page() -> None:
+    listed = set(re.findall(r"^   (\w+)$", (DOCS / "api.rst").read_text("utf-8"), re.MULTILINE))
+    expected = set(PUBLIC)
+    assert not expected - listed, f"missing on docs/api.rst: {sorted(expected - listed)}"
+
+
+def test_the_api_page_lists_nothing_that_is_gone() -> None:
+    text = (DOCS / "api.rst").read_text(encoding="utf-8")
+    module: Any = specfit_opt
+    seen = 0
+    for line in text.splitlines():
+        if found := re.match(r"\.\. currentmodule:: (.*)", line):
+            module = _import(found[1])
+        elif found := re.match(r"   (\w+)$", line):
+            seen += 1
+            assert hasattr(module, found[1]), f"{module.__name__} has no {found[1]}"
+    assert seen > len(PUBLIC) // 2
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_on_the_methods_page(name: str) -> None:
+    assert f"* - ``{name}``" in (DOCS / "methods.rst").read_text(encoding="utf-8")
+
+
+def test_every_command_is_on_the_command_line_page() -> None:
+    from specfit_opt.cli.main import build_parser
+
+    page = (DOCS / "command_line.rst").read_text(encoding="utf-8")
+    usage = build_parser()
+    commands = next(a.choices for a in usage._actions if a.dest == "command" or a.nargs == "A...")
+    assert commands
+    for command in commands:
+        assert f".. cli-help:: {command}\n" in page, f"docs/command_line.rst lacks {command}"
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_mentioned_files_exist(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for mention in re.findall(r"\b((?:specfit_opt|docs|tests|benchmarks)/[\w/]+\.\w+)", text):
+        # A build product or a measured table need not be there.
+        if "_build" not in mention and not mention.startswith("benchmarks/results/"):
+            assert (ROOT / mention).exists(), f"{path.name} mentions {mention}"
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_mentioned_make_targets_exist(path: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    for target in re.findall(r"\bmake ([a-z-]+)(?=[`\s]*(?:\s#|``|`|$))", path.read_text("utf-8")):
+        assert target in targets, f"{path.name} mentions make {target}"
+
+
+# ---- docstrings
+
+
+@pytest.mark.parametrize("name", sorted(set(PUBLIC) - NOT_CALLABLE))
+def test_public_names_are_documented(name: str) -> None:
+    problems = list(docstring_problems(name, PUBLIC[name]))
+    if inspect.isclass(PUBLIC[name]) and not issubclass(PUBLIC[name], (enum.Enum, Exception)):
+        for label, member in public_methods(PUBLIC[name]):
+            problems += docstring_problems(f"{name}.{label}", member)
+    assert not problems, "\n".join(problems)
+
+
+def docstring_problems(name: str, value: Any) -> Iterator[str]:
+    """Yield what a docstring lacks: sections for what its object takes, returns and raises."""
+    doc = inspect.getdoc(value)
+    if not doc:
+        yield f"{name} has no docstring"
+        return
+    sections = numpydoc_sections(doc)
+    if inspect.isclass(value):
+        wanted = parameters(value) if not issubclass(value, (enum.Enum, Exception)) else []
+        listed = documented(sections, "Parameters") | documented(sections, "Attributes")
+    else:
+        wanted = parameters(value)
+        listed = documented(sections, "Parameters")
+    missing = [p for p in wanted if p not in listed]
+    if missing:
+        yield f"{name}: no entry for {', '.join(missing)}"
+    stray = documented(sections, "Parameters") - set(wanted)
+    if stray and not (inspect.isclass(value) and issubclass(value, Exception)):
+        yield f"{name}: documents {', '.join(sorted(stray))}, which it does not take"
+    if not inspect.isclass(value) and returns_something(value) and "Returns" not in sections:
+        yield f"{name}: no section Returns"
+    if raises(value) and "Raises" not in sections:
+        yield f"{name}: no section Raises"
+
+
+def numpydoc_sections(doc: str) -> dict[str, list[str]]:
+    """Return the lines of every section: a heading underlined with as many dashes."""
+    sections: dict[str, list[str]] = {}
+    current: list[str] = []
+    lines = doc.splitlines()
+    for i, line in enumerate(lines):
+        below = lines[i + 1] if i + 1 < len(lines) else ""
+        if line and below == "-" * len(line):
+            current = sections.setdefault(line, [])
+        elif set(line) != {"-"}:
+            current.append(line)
+    return sections
+
+
+def documented(sections: dict[str, list[str]], section: str) -> set[str]:
+    """Return the names that a section has entries for; one entry may hold several."""
+    names: set[str] = set()
+    for line in sections.get(section, []):
+        if line and not line.startswith(" "):
+            names |= {n.strip().lstrip("*") for n in line.partition(" :")[0].split(",")}
+    return names
+
+
+def parameters(value: Callable[..., Any]) -> list[str]:
+    if inspect.isclass(value) and value.__init__ is object.__init__:  # type: ignore[misc]
+        return []
+    return [n for n in inspect.signature(value).parameters if n not in ("self", "cls")]
+
+
+def returns_something(value: Callable[..., Any]) -> bool:
+    return inspect.signature(value).return_annotation not in (None, "None", inspect.Signature.empty)
+
+
+def raises(value: Any) -> bool:
+    """Whether the object's own code raises on purpose, as far as a look at the source tells."""
+    if inspect.isclass(value):
+        if issubclass(value, Exception):
+            return False
+        bodies = [value.__dict__.get("__init__"), value.__dict__.get("__post_init__")]
+    else:
+        bodies = [value]
+    for body in bodies:
+        code = inspect.unwrap(body) if inspect.isfunction(body) else None
+        if code is None or code.__code__.co_filename.startswith("<"):  # made by dataclasses
+            continue
+        if re.search(r"^\s+raise [A-Z]", inspect.getsource(code), re.MULTILINE):
+            return True
+    return False
+
+
+def public_methods(value: type) -> Iterator[tuple[str, Any]]:
+    for name, member in vars(value).items():
+        if name.startswith("_"):
+            continue
+        if isinstance(member, (classmethod, staticmethod)):
+            yield name, getattr(value, name)
+        elif inspect.isfunction(member):
+            yield name, member
+
+
+@pytest.mark.parametrize("name", [n for n, v in PUBLIC.items() if dataclasses.is_dataclass(v)])
+def test_public_records_document_every_field(name: str) -> None:
+    value = PUBLIC[name]
+    sections = numpydoc_sections(inspect.getdoc(value) or "")
+    described = documented(sections, "Attributes") | documented(sections, "Parameters")
+    fields = {field.name for field in dataclasses.fields(value)}
+    assert fields <= described, f"{name}: undocumented fields {sorted(fields - described)}"
+
+
+def test_the_checker_sees_what_is_wrong() -> None:
+    def lacking(given: int) -> int:
+        """Do something."""
+        if given < 0:
+            raise ValueError(given)
+        return given
+
+    def fine(given: int, other: int) -> np.ndarray:
+        """Do something.
+
+        Parameters
+        ----------
+        given, other : int
+
+        Returns
+        -------
+        ndarray
+        """
+        return np.array([given, other])
+
+    assert [p.partition(": ")[2] for p in docstring_problems("f", lacking)] == [
+        "no entry for given",
+        "no section Returns",
+        "no section Raises",
+    ]
+    assert not list(docstring_problems("f", fine))
+
+
+def _import(name: str) -> Any:
+    from importlib import import_module
+
+    return import_module(name)
