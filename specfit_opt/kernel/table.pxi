@@ -37,16 +37,16 @@ cdef Outcome solve_table(const Problem *p, Scratch *s, Answer *answer) noexcept 
             s.trail_bound[depth] = bound
             depth += 1
             continue
-        while depth > 0 and not (s.trail_inside[depth - 1] and improves(s, s.trail_bound[depth - 1])):
+        while depth > 0 and not (s.trail_inside[depth - 1] and matters(s, s.trail_bound[depth - 1])):
             depth -= 1
         if depth == 0:
             return DONE
         s.trail_inside[depth - 1] = 0
 
 
-cdef inline bint improves(const Scratch *s, double bound) noexcept nogil:
-    """Whether a bound on the objective leaves room above the incumbent."""
-    return bound > s.best_objective + PROOF * (s.lam if s.is_ratio else s.best_figures.tokens)
+cdef inline bint matters(const Scratch *s, double bound) noexcept nogil:
+    """Whether a bound on the objective leaves room for a better set, or an equal smaller one."""
+    return bound >= s.best_objective - PROOF * (s.lam if s.is_ratio else s.best_figures.tokens)
 
 
 cdef bint consider(const Problem *p, Scratch *s, const Figures *f) noexcept nogil:
@@ -108,9 +108,9 @@ cdef Outcome envelope(
     const Problem *p, Scratch *s, Answer *answer, const Figures *least, const Figures *most,
     Verdict *verdict, int32_t *node, double *bound,
 ) noexcept nogil:
-    cdef double lam = s.lam, price, worth, chord, excess, highest, slack, floor, prob
+    cdef double lam = s.lam, price, worth, excess, highest, slack, floor, prob
     cdef int64_t first = least.size, last = most.size, k, v, at_size, below, above
-    cdef bint any_allowed = False, tight, better
+    cdef bint any_allowed = False, is_chord = False, tight, better
     cdef Figures f
     cdef Outcome outcome
     for k in range(first, last + 1):
@@ -147,12 +147,12 @@ cdef Outcome envelope(
             if better and s.is_ratio:
                 verdict[0] = AGAIN
                 return DONE
-            # With the price at the chord's slope and nothing above the chord, the chord is a part
-            # of the envelope: no price can tell the sizes inside it apart.
-            chord = s.worth[below] - price * <double> below
-            tight = (
-                fabs(s.worth[above] - price * <double> above - chord) <= slack
-                and worth - price * <double> f.size <= chord + slack
+            # With nothing above the chord, the chord is a part of the envelope: no price can tell
+            # the sizes inside it apart. (Its ends again, but above it, can only be rounding.)
+            tight = is_chord and (
+                f.size == below
+                or f.size == above
+                or worth - price * <double> f.size <= s.worth[below] - price * <double> below + slack
             )
             if tight:
                 s.is_tight[below] = 1
@@ -164,15 +164,19 @@ cdef Outcome envelope(
                     if s.entry[v] == above and s.state[v] == IN:
                         s.entry[v] = <int32_t> f.size
         floor = 0.0 if s.is_ratio else s.best_objective
-        at_size = first
+        at_size = -1
         highest = -INFINITY
         for k in range(first, last + 1):
-            if allowed(p, k):
-                excess = s.cap[k] - lam * (p.base + node_time(p, k))
-                if excess > highest:
-                    highest = excess
-                    at_size = k
-        if highest <= floor + slack or s.is_point[at_size]:
+            if s.is_point[k] or not allowed(p, k):
+                continue
+            excess = s.cap[k] - lam * (p.base + node_time(p, k))
+            # A larger set must be better; a smaller one is welcome when it is as good.
+            if excess > highest and excess > (
+                floor - slack if k < s.best_figures.size else floor + slack
+            ):
+                highest = excess
+                at_size = k
+        if at_size < 0:
             return DONE
         below = at_size - 1
         while not s.is_point[below]:
@@ -193,6 +197,7 @@ cdef Outcome envelope(
                     node[0] = <int32_t> v
             return DONE
         price = (s.worth[above] - s.worth[below]) / <double> (above - below)
+        is_chord = True
 
 
 cdef inline bint is_door(const Problem *p, const Scratch *s, int64_t v, int64_t below, int64_t above) noexcept nogil:

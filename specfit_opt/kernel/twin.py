@@ -412,6 +412,8 @@ class _Problem:
         if not self.node_time[first] < math.inf or any(map(self.allowed, range(last + 1, self.n + 1))):
             return None
         slope = (self.node_time[last] - self.node_time[first]) / max(last - first, 1)
+        if slope < 0.0:
+            return None  # closures would not shrink as lambda rises
         for k in range(first, last + 1):
             line = self.node_time[first] + slope * (k - first)
             if abs(self.node_time[k] - line) > _PROOF * (self.base + line):
@@ -467,16 +469,16 @@ class _Problem:
                 self.stats["branches"] += 1
                 trail.append(branch)
                 continue
-            while trail and (not trail[-1].inside or not self.improves(trail[-1].bound)):
+            while trail and (not trail[-1].inside or not self.matters(trail[-1].bound)):
                 trail.pop()
             if not trail:
                 return None
             trail[-1].inside = False
 
-    def improves(self, bound: float) -> bool:
-        """Whether a bound on the objective leaves room above the incumbent."""
+    def matters(self, bound: float) -> bool:
+        """Whether a bound on the objective leaves room for a better set, or an equal smaller one."""
         slack = _PROOF * (self.lam if self.is_ratio else self.best.tokens)
-        return bound > self.objective(self.best) + slack
+        return bound >= self.objective(self.best) - slack
 
     def consider(self, chosen: _Set) -> bool:
         """Make ``chosen`` the incumbent if it is better, or as good and smaller."""
@@ -516,6 +518,7 @@ class _Problem:
         tight: set[tuple[int, int]] = set()
         below, above = least, most
         price = self.first_price(sizes)
+        is_chord = False
         while True:
             if most.size > least.size:
                 try:
@@ -527,20 +530,33 @@ class _Problem:
                     cap[k] = min(cap[k], worth + price * (k - chosen.size))
                 if self.consider(chosen) and self.is_ratio:
                     return "again"
-                chord = value[below.size] - price * below.size
-                if abs(value[above.size] - price * above.size - chord) <= self.slack and (
-                    worth - price * chosen.size <= chord + self.slack
+                ends = (below.size, above.size)
+                if is_chord and (
+                    chosen.size in ends
+                    or worth - price * chosen.size
+                    <= value[below.size] - price * below.size + self.slack
                 ):
-                    tight |= {(below.size, chosen.size), (chosen.size, above.size)}
-                    if chosen.size in (below.size, above.size):
-                        tight.add((below.size, above.size))
+                    # The chord is a part of the envelope: no price tells the sizes inside apart.
+                    if chosen.size in ends:
+                        tight.add(ends)
+                    else:
+                        tight |= {(below.size, chosen.size), (chosen.size, above.size)}
                 points.setdefault(chosen.size, chosen)
                 value.setdefault(chosen.size, worth)
-            excess, k = max((cap[k] - lam * (self.base + self.node_time[k]), -k) for k in sizes)
-            k = -k
             floor = 0.0 if self.is_ratio else self.objective(self.best)
-            if excess <= floor + self.slack or k in points:
+            # A larger set must be better; a smaller one is welcome when it is as good.
+            excess = {
+                k: cap[k] - lam * (self.base + self.node_time[k]) for k in sizes if k not in points
+            }
+            rivals = [
+                (excess[k], -k)
+                for k in excess
+                if excess[k]
+                > (floor - self.slack if k < self.best.size else floor + self.slack)
+            ]
+            if not rivals:
                 return None
+            k = -max(rivals)[1]
             below = points[max(i for i in points if i < k)]
             above = points[min(i for i in points if i > k)]
             if (below.size, above.size) in tight:
@@ -551,6 +567,7 @@ class _Problem:
                 v = max(doors, key=lambda v: (self.prob[v], -v))
                 return _Decision(v, self.objective_bound(cap, sizes))
             price = (value[above.size] - value[below.size]) / (above.size - below.size)
+            is_chord = True
 
     @property
     def slack(self) -> float:
