@@ -1,0 +1,150 @@
+"""replay() against an independent naive implementation, on generated traces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from naive_replay import fixed_choice, naive_replay
+from random_trace import random_trace
+
+from specfit_opt.profiles import HardwareProfile
+from specfit_opt.replay import ReplayResult, make_policy, replay
+from specfit_opt.replay.policies import Choice, PassState, Policy
+from specfit_opt.replay.pool import Pool
+
+TIMES: dict[str, Any] = {"bandwidth": 3e9, "fixed_time": 0.01, "draft_time": 0.0007}
+
+
+def _compare(result: ReplayResult, want: dict[str, Any]) -> None:
+    assert result.tokens == want["tokens"]
+    assert result.passes == want["passes"]
+    assert result.misses == want["misses"]
+    assert result.hits == want["hits"]
+    assert result.bytes == want["bytes"]
+    assert result.nodes == want["nodes"]
+    assert result.levels == want["levels"]
+    assert result.predicted_tokens == pytest.approx(want["predicted"], rel=1e-12)
+    assert result.seconds == pytest.approx(want["seconds"], rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_fixed_policies(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    trace = random_trace(rng)
+    assert trace.expert_bytes is not None
+    repeat = int(rng.integers(1, 4))
+    warmup = int(rng.choice([12, 0, 5]))
+    table = [0.0, *np.cumsum(rng.random(14) * 1e-3).tolist()]
+    slots = [0, 1, 3, 8, 9]
+    policies = ["ar", "chain-1", "chain-2", "eagle-1", "eagle-4", "eagle-9"]
+    profile = HardwareProfile(name="test", node_time=tuple(table), **TIMES)
+    results = replay(
+        trace,
+        policies=policies,
+        profile=profile,
+        cache=slots,
+        layer_repeat=repeat,
+        warmup=warmup,
+    )
+    assert [(r.slots, r.policy) for r in results] == [(s, p) for s in slots for p in policies]
+    for r in results:
+        _compare(
+            r,
+            naive_replay(
+                trace,
+                fixed_choice(r.policy),
+                slots=r.slots,
+                node_time=table.__getitem__,
+                expert_bytes=trace.expert_bytes.tolist(),
+                layer_repeat=repeat,
+                warmup=warmup,
+                **TIMES,
+            ),
+        )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_all_experts_resident(seed: int) -> None:
+    trace = random_trace(np.random.default_rng(seed), sizes=False)
+    profile = HardwareProfile(
+        name="hbm",
+        fixed_time=0.003,
+        draft_time=0.001,
+        node_time=1e-5,
+        resident_bandwidth=4e12,
+        experts_resident=True,
+    )
+    (result,) = replay(trace, policies=["eagle-5"], profile=profile, expert_bytes=8_000_000)
+    assert result.misses == 0
+    assert result.bytes == 0
+    assert result.slots == trace.n_experts
+    _compare(
+        result,
+        naive_replay(
+            trace,
+            fixed_choice("eagle-5"),
+            slots=trace.n_experts,
+            bandwidth=1.0,
+            fixed_time=0.003,
+            draft_time=0.001,
+            node_time=lambda n: 1e-5 * n,
+            expert_bytes=[8_000_000] * trace.n_layers,
+            resident_time=8_000_000 / 4e12,
+            all_resident=True,
+        ),
+    )
+
+
+class Recorder(Policy):
+    """Another policy, and a note of everything that it chose and was told."""
+
+    def __init__(self, inner: Policy) -> None:
+        self.inner = inner
+        self.name = inner.name
+        self.objective = inner.objective
+        self.choices: list[Choice] = []
+        self.states: list[PassState] = []
+
+    def choose(self, pool: Pool, state: PassState) -> Choice:
+        choice = self.inner.choose(pool, state)
+        self.choices.append(choice)
+        self.states.append(state)
+        return choice
+
+    def observe(self, pool: Pool, choice: Choice) -> None:
+        self.inner.observe(pool, choice)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["exact", "greedy-surplus", "evict", "ecospec", "chain", "specfit-naive", "specfit-expected"],
+)
+def test_totals_follow_from_what_a_policy_chose(name: str) -> None:
+    trace = random_trace(np.random.default_rng(7), prompts=3)
+    assert trace.expert_bytes is not None
+    recorder = Recorder(make_policy(name))
+    profile = HardwareProfile(name="test", node_time=1e-4, **TIMES)
+    (result,) = replay(trace, policies=[recorder], profile=profile, cache=4)
+    told = iter(recorder.choices)
+
+    def choose(at: int, *pool: list[Any]) -> tuple[list[int], int]:
+        choice = next(told)
+        assert len(choice.mask) == len(pool[0])
+        return np.flatnonzero(choice.mask).tolist(), choice.levels
+
+    want = naive_replay(
+        trace,
+        choose,
+        slots=4,
+        node_time=lambda n: 1e-4 * n,
+        expert_bytes=trace.expert_bytes.tolist(),
+        **TIMES,
+    )
+    assert next(told, None) is None
+    _compare(result, want)
+    # The rate that a surplus is maximised at is the replay's own so far.
+    assert recorder.states[0].rate is None
+    rates = [state.rate for state in recorder.states[1:]]
+    assert all(rate is not None and rate > 0.0 for rate in rates)
