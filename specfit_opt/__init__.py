@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from .cost import CostModel
 from .errors import InvalidInputError, MissingExtraError, SpecfitError
+from .files import Trace, export, load_instance, load_trace, save_instance, save_trace
 from .instance import Instance
 from .methods import METHODS, Method
 from .routing import ExpertRouting
