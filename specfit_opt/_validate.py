@@ -62,12 +62,25 @@ def nonnegative_number(value: Any, name: str, unit: str) -> float:
         If it is not a number, NaN, infinite or negative.
     """
     try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
         number = float(value)
     except (TypeError, ValueError):
         raise InvalidInputError(f"{name} must be a number of {unit}, got {value!r}") from None
     if not 0.0 <= number < np.inf:
         raise InvalidInputError(f"{name} must be finite and >= 0 {unit}, got {number}")
     return number
+
+
+def is_scalar(value: Any, name: str) -> bool:
+    """Return whether ``value`` has no dimensions.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is a ragged nest of sequences.
+    """
+    return _array(value, name).ndim == 0
 
 
 def _array(value: Any, name: str) -> NDArray[Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._validate import float_array, frozen, nonnegative_number
+from ._validate import float_array, frozen, is_scalar, nonnegative_number
 from .errors import InvalidInputError
 
 
@@ -220,7 +220,7 @@ class CostModel:
 
 
 def _checked_node_time(value: float | ArrayLike) -> float | NDArray[np.float64]:
-    if np.ndim(value) == 0:
+    if is_scalar(value, "node_time"):
         return nonnegative_number(value, "node_time", "seconds per node")
     table = float_array(value, "node_time")
     if table.ndim != 1 or len(table) < 2:
@@ -238,7 +238,7 @@ def _checked_node_time(value: float | ArrayLike) -> float | NDArray[np.float64]:
 
 
 def _checked_expert_time(value: float | ArrayLike) -> float | NDArray[np.float64]:
-    if np.ndim(value) == 0:
+    if is_scalar(value, "expert_time"):
         return nonnegative_number(value, "expert_time", "seconds per expert")
     time = float_array(value, "expert_time")
     if time.ndim > 2:

@@ -65,7 +65,11 @@ class ExpertRouting:
             )
         if not isinstance(n_experts, (int, np.integer)) or n_experts < 1:
             raise InvalidInputError(f"n_experts must be a positive integer, got {n_experts!r}")
+        if ids.shape[1] == 0:
+            raise InvalidInputError("experts has no layers; a mixture-of-experts model has one")
         if ids.dtype not in (np.int16, np.int32, np.int64):
+            if ids.dtype.kind == "u" and ids.dtype.itemsize == 8:
+                ids = np.minimum(ids, np.iinfo(np.int64).max)  # so that 2**64 - 1 is no padding
             ids = ids.astype(np.int64)
         # The packed rows are what is solved, so a private copy keeps the two from drifting apart.
         ids = np.array(ids, order="C") if ids.flags.writeable else np.ascontiguousarray(ids)

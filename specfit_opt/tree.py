@@ -153,6 +153,8 @@ class DraftTree:
         nx = _networkx()
         if len(graph) == 0:
             raise InvalidInputError("the graph has no nodes; a tree needs at least its root")
+        if not graph.is_directed():
+            raise InvalidInputError("the graph is undirected; give a DiGraph, parent to child")
         if not nx.is_directed_acyclic_graph(graph):
             raise InvalidInputError("the graph has a cycle; a draft tree cannot")
         order = list(nx.topological_sort(graph))
@@ -229,7 +231,14 @@ class DraftTree:
         -------
         list of int
             Root first, ``node`` last.
+
+        Raises
+        ------
+        InvalidInputError
+            If there is no such node.
         """
+        if not 0 <= node < self.n_nodes:
+            raise InvalidInputError(f"node {node} is not in the tree of {self.n_nodes} nodes")
         nodes = [node]
         while (up := int(self.parent[nodes[-1]])) >= 0:
             nodes.append(up)
