@@ -136,21 +136,44 @@ def test_expected_never_drafts_more_than_certified() -> None:
     assert fewer > 5
 
 
-def _line(accepted: list[bool]) -> Trace:
-    """A trace of one chain, which the target follows as told."""
+def _line(accepted: list[bool], *, prob: float = 1.0, experts: list[int] | None = None) -> Trace:
+    """A trace of one chain, which the target follows as told; every draft has ``prob``."""
     n = len(accepted)
+    ids = np.array(experts or [0] * n, dtype=np.int16)
     return Trace(
         cycle_start=[0, n],
         prompt=[0],
         position=[0],
         parent=list(range(-1, n - 1)),
         token=[0] * n,
-        path_prob=np.ones(n, dtype=np.float32),
+        path_prob=np.array([1.0, *[prob] * (n - 1)], dtype=np.float32),
         depth=list(range(n)),
         accepted=accepted,
-        experts=np.zeros((n, 1, 1), dtype=np.int16),
-        n_experts=1,
+        experts=ids.reshape(n, 1, 1),
+        n_experts=int(ids.max()) + 1,
     )
+
+
+def test_certified_looks_past_the_next_level() -> None:
+    # The first token's experts are so dear that only a run of several pays for them.
+    pool = Pool.of(_line([True] * 5, prob=0.9, experts=[0, 1, 1, 1, 1]).cycle(0))
+    resident = np.array([[True, False]])
+    state = PassState(resident, CostModel(1.0, 0.0, 2.5), 0.1, None)
+    values = _values_by_level(pool, state, None)
+    assert values[0] > max(values[1:4])
+    assert values[4] > values[0]
+    choice = make_policy("specfit-certified").choose(pool, state)
+    assert choice.levels == 4
+    assert choice.mask.all()
+
+
+def test_naive_goes_on_while_the_value_merely_stands_still() -> None:
+    pool = Pool.of(_line([True] * 4, prob=0.9, experts=[0, 1, 1, 1]).cycle(0))
+    resident = np.array([[True, False]])
+    dear = CostModel(1.0, 0.0, 100.0)
+    policy = make_policy("specfit-naive")
+    assert policy.choose(pool, PassState(resident, dear, 0.0, None)).levels == 3
+    assert policy.choose(pool, PassState(resident, dear, 0.1, None)).levels == 1
 
 
 def test_acceptance_is_learned_from_what_a_run_would_see() -> None:
