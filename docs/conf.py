@@ -55,8 +55,8 @@ numpydoc_validation_checks = {
     "RT03",  # a type with its shape may say it all
     "SA01",  # the API page groups what belongs together
 }
-# Data and enum members, whose docstrings are comments of one line.
-numpydoc_validation_exclude = {r"\.METHODS$", r"\.Status\.[A-Z]"}
+# Enum members, whose docstrings are comments of one line.
+numpydoc_validation_exclude = {r"\.Status\.[A-Z]"}
 
 html_theme = "furo"
 html_title = "specfit"
