@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,11 +16,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from .replay import ReplayResult
     from .solution import Solution
     from .tree import DraftTree
 
 _CHOSEN = "#0b6e99"
 _REJECTED = "#b9c0c7"
+_FIXED = "#b9c0c7"
+_RULE = "#8fc1d4"
 _INK = "#26323d"
 
 #: Above this many nodes a label no longer fits beside each of them.
@@ -60,13 +64,13 @@ def plot_tree(tree: DraftTree, solution: Solution | None = None, ax: Axes | None
 
     position = tidy_layout(tree)
     if ax is None:
-        ax = _new_axes(tree_figure_size(tree))
+        ax = _new_figure(tree_figure_size(tree)).subplots()
     chosen = np.ones(tree.n_nodes, bool) if solution is None else solution.mask
     scale = _node_scale(ax, position)
     linked = np.flatnonzero(tree.parent >= 0)
     for used, colour, width, order in ((False, _REJECTED, 0.8, 1), (True, _CHOSEN, 1.6, 2)):
         nodes = linked[chosen[linked] == used]
-        lines = np.stack([position[tree.parent[nodes]], position[nodes]], axis=1)
+        lines = list(np.stack([position[tree.parent[nodes]], position[nodes]], axis=1))
         ax.add_collection(LineCollection(lines, colors=colour, linewidths=width, zorder=order))
     area = np.maximum(scale * tree.path_prob, np.where(chosen, 12.0, 7.0))
     for used, label in ((True, "chosen"), (False, "not chosen")):
@@ -84,6 +88,87 @@ def plot_tree(tree: DraftTree, solution: Solution | None = None, ax: Axes | None
         _label_nodes(ax, tree, position, area, chosen)
     _dress(ax, tree, position, solution)
     return ax
+
+
+def plot_replay(results: Sequence[ReplayResult]) -> Figure:
+    """Draw the speed of every policy, one panel per trace, machine and cache size.
+
+    Parameters
+    ----------
+    results : sequence of ReplayResult
+        What :func:`specfit_opt.replay.replay` returned, also for several traces and machines.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Bars of tokens per second; the fastest policy of a panel is labelled in bold.
+
+    Raises
+    ------
+    InvalidInputError
+        If there are no results.
+    MissingExtraError
+        If matplotlib is not installed.
+    """
+    if not results:
+        raise InvalidInputError("there are no replay results to draw")
+    require_matplotlib()
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import MaxNLocator
+
+    from .replay import FIXED_POLICIES
+
+    cells: dict[str, dict[str, float]] = {}
+    for r in results:
+        cells.setdefault(_cell_title(r), {})[r.policy] = r.tokens_per_second
+    policies = list(dict.fromkeys(r.policy for r in results))
+    columns = min(len(cells), 4)
+    rows = -(-len(cells) // columns)
+    figure = _new_figure((2.2 + 2.8 * columns, rows * (1.2 + 0.23 * len(policies)) + 0.5))
+    panels = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
+    colours = [_FIXED if p in FIXED_POLICIES else _RULE for p in policies]
+    colours = [
+        _CHOSEN if p.startswith(("exact", "mip", "specfit")) else c
+        for p, c in zip(policies, colours, strict=True)
+    ]
+    for panel, (title, speeds) in zip(panels, cells.items(), strict=False):
+        values = np.array([speeds.get(p, np.nan) for p in policies])
+        panel.barh(range(len(policies)), values, color=colours, height=0.74)
+        best = np.nanmax(values) if np.isfinite(values).any() else np.nan
+        for i, value in enumerate(values):
+            panel.annotate(
+                f"{value:.1f}" if np.isfinite(value) else "no counted pass",
+                (value if np.isfinite(value) else 0.0, i),
+                xytext=(3.0, 0.0),
+                textcoords="offset points",
+                va="center",
+                fontsize=7,
+                color=_INK,
+                fontweight="bold" if value == best else "normal",
+            )
+        panel.set_title(title, fontsize=8, color=_INK)
+        panel.xaxis.set_major_locator(MaxNLocator(4))
+        panel.set_xlim(0.0, 1.22 * best if np.isfinite(best) else 1.0)
+        panel.set_xlabel("tokens/s", fontsize=8, color=_INK)
+        panel.tick_params(length=0, labelsize=8, colors=_INK)
+        panel.grid(axis="x", color="#eef1f3", linewidth=0.8)
+        panel.set_axisbelow(True)
+        for side in ("top", "right", "bottom", "left"):
+            panel.spines[side].set_visible(False)
+    for panel in panels[len(cells) :]:
+        panel.set_visible(False)
+    panels[0].set_yticks(range(len(policies)), policies)
+    panels[0].invert_yaxis()
+    kinds = ((_FIXED, "fixed policy"), (_RULE, "other rule"), (_CHOSEN, "exact choice"))
+    figure.legend(
+        handles=[Patch(color=c, label=label) for c, label in kinds if c in colours],
+        loc="outside lower center",
+        ncols=3,
+        fontsize=8,
+        frameon=False,
+        labelcolor=_INK,
+    )
+    return figure
 
 
 def tree_figure_size(tree: DraftTree) -> tuple[float, float]:
@@ -107,15 +192,6 @@ def require_matplotlib() -> Any:
     except ImportError:
         raise MissingExtraError("matplotlib", "plot") from None
     return matplotlib
-
-
-def new_figure(size: tuple[float, float]) -> tuple[Figure, Axes]:
-    """Return a figure of ``size`` inches and its axes, without a window or global state."""
-    require_matplotlib()
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, layout="constrained")
-    return figure, figure.subplots()
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
@@ -142,12 +218,19 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
         figure.savefig(handle, format=extension, dpi=150, metadata=metadata)
 
 
-def _new_axes(size: tuple[float, float]) -> Axes:
+def _new_figure(size: tuple[float, float]) -> Figure:
     # Through pyplot, so that a notebook or an interactive session shows it.
     import matplotlib.pyplot as plt
 
-    ax: Axes = plt.subplots(figsize=size, layout="constrained")[1]
-    return ax
+    return plt.figure(figsize=size, layout="constrained")
+
+
+def _cell_title(result: ReplayResult) -> str:
+    if result.cache_policy == "resident":
+        cache = f"all {result.n_experts} experts resident"
+    else:
+        cache = f"{result.cache_policy} cache: {result.slots} of {result.n_experts} experts"
+    return f"{result.trace}\n{result.profile}, {cache}"
 
 
 def _node_scale(ax: Axes, position: Any) -> float:

@@ -1,0 +1,77 @@
+"""The entry point: parse, run a subcommand, turn what goes wrong into one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from .. import __version__
+from ..errors import SpecfitError
+from . import compare, export, generate, info, methods, replay, solve
+
+#: Exit codes. 2 is what argparse uses too; the last two are what a shell reports for a program
+#: ended by SIGINT and by SIGPIPE.
+EXIT_OK, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_PIPE = 0, 1, 2, 130, 141
+
+_COMMANDS = (solve, compare, replay, generate, export, methods, info)
+
+_EPILOG = """\
+Without a file, solve, compare and replay use the small recorded example that the package ships.
+Tables are for people; --json prints one JSON document instead.
+exit codes: 0 done, 1 bad input or a file that cannot be read or written, 2 bad usage,
+130 interrupted"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments without the program's name; default those of the process.
+
+    Returns
+    -------
+    int
+        0 when done, 1 for an error that specfit or the system reports (one line on standard
+        error, no traceback), 130 when interrupted, 141 when the reader of standard output went
+        away. Bad usage raises SystemExit(2), as argparse does.
+    """
+    args = build_parser().parse_args(argv)
+    try:
+        args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes standard output once more at exit; give it somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE
+    except KeyboardInterrupt:
+        return _fail("interrupted", EXIT_INTERRUPTED)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return _fail(f"{where}{error.strerror or error}", EXIT_ERROR)
+    except SpecfitError as error:
+        return _fail(str(error), EXIT_ERROR)
+    return EXIT_OK
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="specfit",
+        description="Choose which draft subtree a mixture-of-experts model should verify.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"specfit {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in _COMMANDS:
+        command.add_parser(commands)
+    return parser
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"specfit: error: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,32 @@
+"""The progress bar; needs the extra ``cli``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from .output import note
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on standard error while the block runs; none where that is no terminal.
+
+    Yields
+    ------
+    callable
+        ``report(done, total)``.
+    """
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        note("tqdm is not installed, so no progress bar: pip install 'specfit[cli]'")
+        yield lambda done, total: None
+        return
+    with tqdm(desc=title, unit=" positions", disable=None, leave=False, delay=0.5) as bar:
+
+        def report(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield report

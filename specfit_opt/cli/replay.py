@@ -1,0 +1,177 @@
+"""``specfit replay``: recorded decoding under every policy, with the cache in the loop."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ..errors import InvalidInputError
+from ..files import Trace, load_trace
+from ..profiles import list_profiles, load_profile
+from ..replay import (
+    CACHES,
+    OBJECTIVES,
+    POLICIES,
+    WARMUP,
+    ReplayResult,
+    replay,
+    replay_table,
+    summarise,
+)
+from .output import note, print_json
+from .progress import progress_bar
+from .table import format_table
+
+
+def add_parser(commands: Any) -> None:
+    """Add the subcommand to ``commands``."""
+    rows = [[kind.name, kind.summary] for kind in POLICIES.values()]
+    parser = commands.add_parser(
+        "replay",
+        help="replay recorded traces under every policy",
+        description="Walk the recorded positions of traces under every policy, machine and cache "
+        "size. Each pass chooses a subtree, loads what its experts lack, which changes what later "
+        "passes pay, and goes on by what the recorded acceptance emits.",
+        epilog=format_table(["policy", "what it does"], rows, left=["what it does"])
+        + "\n\nThe suffix -surplus maximises the surplus at the running rate instead of the ratio.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "files", nargs="*", metavar="TRACE", help="recorded traces (.npz); default: the example"
+    )
+    parser.add_argument(
+        "--profile",
+        nargs="+",
+        action="extend",
+        metavar="NAME|FILE",
+        help=f"machines: {', '.join(list_profiles())}, or JSON files (pcie4)",
+    )
+    parser.add_argument(
+        "--cache",
+        nargs="+",
+        action="extend",
+        metavar="SIZE",
+        help="cache sizes: experts per layer (32), a share (25%%) or bytes (8GB) "
+        "(12.5%% 25%% 50%%)",
+    )
+    parser.add_argument(
+        "--policy",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help="policies; default: plain decoding, fixed chains and trees, and every method",
+    )
+    parser.add_argument(
+        "--objective", choices=OBJECTIVES, default="ratio", help="what methods maximise (ratio)"
+    )
+    parser.add_argument(
+        "--cache-policy", choices=CACHES, default="lru", help="what the cache evicts (lru)"
+    )
+    parser.add_argument(
+        "--expert-bytes",
+        type=int,
+        metavar="N",
+        help="bytes of one expert; default: what the trace or the profile says",
+    )
+    parser.add_argument(
+        "--layer-repeat",
+        type=int,
+        metavar="N",
+        help="layers of the machine's model that each recorded layer stands for",
+    )
+    parser.add_argument(
+        "--warmup",
+        type=int,
+        default=WARMUP,
+        metavar="N",
+        help=f"positions per prompt that are decoded plainly and not counted ({WARMUP})",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--plot", metavar="FILE", help="draw the speeds (.png, .svg, .pdf)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Replay every trace on every machine and print the results."""
+    profiles = [load_profile(name) for name in args.profile or ["pcie4"]]
+    _check_distinct("profiles", [profile.name for profile in profiles])
+    traces = _traces(args)
+    results: list[ReplayResult] = []
+    for trace in traces:
+        for profile in profiles:
+            with progress_bar(f"{trace.name} {profile.name}") as report:
+                results += replay(
+                    trace,
+                    policies=args.policy,
+                    profile=profile,
+                    cache=args.cache,
+                    objective=args.objective,
+                    expert_bytes=args.expert_bytes,
+                    layer_repeat=args.layer_repeat,
+                    cache_policy=args.cache_policy,
+                    warmup=args.warmup,
+                    progress=report,
+                )
+    if args.plot:
+        _plot(args.plot, results)
+    if args.json:
+        print_json([result.to_dict() for result in results])
+        return
+    print(replay_table(results))
+    _print_summary(results)
+
+
+def _traces(args: argparse.Namespace) -> list[Trace]:
+    if args.files:
+        traces = [load_trace(path) for path in args.files]
+        _check_distinct("traces", [trace.name for trace in traces])
+        return traces
+    from ..data import EXAMPLE_EXPERT_BYTES, EXAMPLE_LAYER_REPEAT, example_trace
+
+    if args.expert_bytes is None:
+        args.expert_bytes = EXAMPLE_EXPERT_BYTES
+    if args.layer_repeat is None:
+        args.layer_repeat = EXAMPLE_LAYER_REPEAT
+    note(
+        "no trace given: using the recorded example that the package ships, a small model whose "
+        f"layers stand for {args.layer_repeat} each, with experts of {args.expert_bytes:,} bytes"
+    )
+    return [example_trace()]
+
+
+def _check_distinct(what: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidInputError(
+                f"two {what} are named {name!r}; results are told apart by name, so rename one"
+            )
+
+
+def _cell(result: ReplayResult) -> tuple[str, str, int]:
+    return result.trace, result.profile, result.slots
+
+
+def _print_summary(results: list[ReplayResult]) -> None:
+    """Print means over the cells, if there are several and all hold plain decoding."""
+    cells = {_cell(r) for r in results}
+    if len(cells) < 2 or {_cell(r) for r in results if r.policy == "ar"} != cells:
+        return
+    rows = [
+        [
+            s.policy,
+            f"{s.tokens_per_second:.2f}",
+            f"{s.speedup:.2f}",
+            f"{s.against_best_fixed:.2f}",
+            f"{s.worst_against_best_fixed:.2f}",
+        ]
+        for s in summarise(results)
+    ]
+    header = ["policy", "tokens/s", "against ar", "against best fixed", "worst"]
+    print(f"\nall {len(cells)} cells (geometric means; best fixed: known in hindsight only)")
+    print(format_table(header, rows))
+
+
+def _plot(path: str, results: list[ReplayResult]) -> None:
+    from ..plot import plot_replay, save_figure
+
+    save_figure(plot_replay(results), path)
