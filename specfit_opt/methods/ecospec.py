@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import InvalidInputError
 from ..instance import Instance
@@ -28,9 +27,11 @@ def select(
 ) -> Solution:
     """Add the path of highest ``p / (newly activated experts + eps)`` until the budget is spent.
 
-    A candidate is any node that is not chosen, together with its ancestors that are not; p is its
-    path probability, and the experts counted are those of the whole path, over all layers, that
-    the chosen set does not activate. Paths longer than what is left of the budget are passed over.
+    A candidate is a path from the chosen set to a node; p is that node's path probability, and the
+    experts counted, over all layers, are those of the whole path that the chosen set does not
+    activate. A longer path never scores above its own beginning, since p does not rise along it
+    and the count does not fall; so, the earlier node coming first among equals, paths of one node
+    are all that has to be looked at.
 
     Parameters
     ----------
@@ -60,7 +61,7 @@ def select(
 
     Notes
     -----
-    O(n L k) time per path added. The rule of EcoSpec (arXiv 2607.12696), its routing predictor
+    O(n L k) time per node added. The rule of EcoSpec (arXiv 2607.12696), its routing predictor
     aside: it knows how many experts a path adds, but neither what they cost nor when to stop.
     """
     budget = integer_option(budget, "budget", 0)
@@ -74,39 +75,22 @@ def select(
     union = ExpertUnion(tree, routing, weight)
     order = tree.roots.tolist()
     union.add(order)
-    chosen = mask_of(instance, order)
-    allowed = allowed_sizes(instance, max_nodes)
-    rule_size = min(tree.n_roots + budget, tree.n_nodes)
-    size = nearest_allowed(allowed, rule_size)
-    # Cutting back must not change the order of addition, so the rule's own budget holds until it
-    # is spent, and only then the larger size that a forbidden table may call for.
-    for limit in (rule_size, size):
-        while len(order) < limit:
-            path = _best_path(instance, union, chosen, limit - len(order), eps)
-            order += path
-            union.add(path)
-            chosen[path] = True
+    candidates = mask_of(instance, [c for v in order for c in tree.children[v]])
+    size = nearest_allowed(allowed_sizes(instance, max_nodes), tree.n_roots + budget)
+    while len(order) < size:
+        score = np.where(candidates, tree.path_prob / (union.added() + eps), -1.0)
+        node = int(np.argmax(score))
+        order.append(node)
+        union.add([node])
+        candidates[node] = False
+        candidates[list(tree.children[node])] = True
     return build_solution(
         instance,
-        mask_of(instance, order[:size]),
+        mask_of(instance, order),
         rate=rate,
         method="ecospec",
         stats={"budget": budget, "count": count, "eps": eps},
     )
-
-
-def _best_path(
-    instance: Instance, union: ExpertUnion, chosen: NDArray[np.bool_], room: int, eps: float
-) -> list[int]:
-    tree = instance.tree
-    steps = np.zeros(tree.n_nodes, dtype=np.int64)  # nodes of the path that are not chosen
-    for v, u in enumerate(tree.parent.tolist()):
-        if not chosen[v]:
-            steps[v] = steps[u] + 1
-    score = tree.path_prob / (union.added_by_path() + eps)
-    score[chosen | (steps > room)] = -1.0
-    node = int(np.argmax(score))
-    return tree.path(node)[-int(steps[node]) :]
 
 
 def _checked_eps(value: float) -> float:

@@ -47,7 +47,7 @@ def select(
     deadline = math.inf if time_limit is None else time.perf_counter() + time_limit
     tree, cost = instance.tree, instance.cost_model
     prob = tree.path_prob.tolist()
-    table = cost.node_table(tree.n_nodes).tolist()
+    table: list[float] = cost.node_table(tree.n_nodes).tolist()
     allowed = allowed_sizes(instance, max_nodes).tolist()
     start: int = allowed.index(True)
 
