@@ -338,7 +338,7 @@ class TreeSearch:
     def _solve(self) -> Solution:
         cost = self.cost_model
         fixed = cost.fixed_time + self._drafting
-        mask, _, objective, bound, stats = self._state.solve(
+        mask, _, objective, bound, stats, figures = self._state.solve(
             fixed,
             cost.node_time,
             math.nan if self.rate is None else self.rate,
@@ -346,7 +346,7 @@ class TreeSearch:
             math.inf,
         )
         solution = solution_from_figures(
-            Figures(mask, *self._state.evaluate(mask)),
+            Figures(mask, *figures),
             cost,
             fixed_time=fixed,
             rate=self.rate,

@@ -117,19 +117,20 @@ def evaluate(mask, path_prob, rows, resident, expert_time, double resident_time)
     cdef const uint8_t[::1] chosen = mask.view(np.uint8)
     cdef const double[::1] prob = path_prob
     cdef const uint64_t[:, ::1] packed = rows
+    cdef const uint8_t[:, ::1] is_resident = resident.view(np.uint8)
+    cdef bint per_expert = expert_time.ndim == 2
+    cdef const double[::1] time = expert_time.reshape(-1) if per_expert else expert_time
     return _evaluate(
-        &chosen[0], &prob[0], &packed[0, 0], chosen.shape[0], resident, expert_time, resident_time
+        &chosen[0], &prob[0], &packed[0, 0], chosen.shape[0], &is_resident[0, 0], &time[0],
+        per_expert, resident_time, is_resident.shape[0], is_resident.shape[1],
     )
 
 
-cdef _evaluate(
+cdef tuple _evaluate(
     const uint8_t *mask, const double *prob, const uint64_t *rows, Py_ssize_t n,
-    resident, expert_time, double resident_time,
+    const uint8_t *resident, const double *time, bint per_expert, double resident_time,
+    Py_ssize_t n_layers, Py_ssize_t n_experts,
 ):
-    cdef const uint8_t[:, ::1] is_resident = resident.view(np.uint8)
-    cdef Py_ssize_t n_layers = is_resident.shape[0], n_experts = is_resident.shape[1]
-    cdef bint per_expert = expert_time.ndim == 2
-    cdef const double[::1] time = expert_time.reshape(-1) if per_expert else expert_time
     loaded = np.empty(n_layers, dtype=np.int64)
     used = np.empty(n_layers, dtype=np.int64)
     cdef int64_t[::1] loaded_out = loaded, used_out = used
@@ -140,7 +141,7 @@ cdef _evaluate(
         raise MemoryError
     with nogil:
         evaluate_rows(
-            mask, prob, rows, n, &is_resident[0, 0], &time[0], per_expert, resident_time,
+            mask, prob, rows, n, resident, time, per_expert, resident_time,
             n_layers, n_experts, union_row, &tokens, &transfer, &loaded_out[0], &used_out[0],
         )
     free(union_row)
@@ -195,6 +196,7 @@ def solve(
     cdef const uint64_t[:, ::1] packed = rows
     cdef const double[::1] prob = path_prob
     state.append(&parents[0], &prob[0], &packed[0, 0], parents.shape[0], False)
+    state.borrowed = &packed[0, 0]
     return state.solve(fixed_time, node_time, rate, max_nodes, time_limit)
 
 
@@ -203,28 +205,29 @@ cdef class TreeState:
 
     cdef Price price
     cdef sf_arena price_arena
-    cdef object resident, expert_time
+    cdef const uint8_t[:, ::1] resident
+    cdef const double[::1] expert_time
+    cdef bint per_expert
     cdef double resident_time
     cdef Py_ssize_t n_layers, n_experts, n, room, n_roots
     cdef int32_t *parent        # [room]
     cdef double *prob           # [room]
-    cdef uint64_t *packed       # [room, packed_words], kept for evaluate
+    cdef uint64_t *packed       # [room, packed_words], kept to evaluate with, or NULL
+    cdef const uint64_t *borrowed   # the same of a caller that outlives the call, or NULL
     cdef uint64_t *used         # [room, words]
     cdef uint64_t *fresh        # [room, words]
     cdef uint64_t *root_union   # [words]
 
     def __cinit__(self, resident, expert_time, double resident_time):
-        cdef const uint8_t[:, ::1] is_resident = resident.view(np.uint8)
-        cdef bint per_expert = expert_time.ndim == 2
-        cdef const double[::1] time = expert_time.reshape(-1) if per_expert else expert_time
-        self.resident = resident
-        self.expert_time = expert_time
+        self.resident = resident.view(np.uint8)
+        self.per_expert = expert_time.ndim == 2
+        self.expert_time = expert_time.reshape(-1) if self.per_expert else expert_time
         self.resident_time = resident_time
-        self.n_layers = is_resident.shape[0]
-        self.n_experts = is_resident.shape[1]
+        self.n_layers = self.resident.shape[0]
+        self.n_experts = self.resident.shape[1]
         if price_open(
-            &self.price, &self.price_arena, _OPS, &is_resident[0, 0], &time[0], per_expert,
-            resident_time, self.n_layers, self.n_experts,
+            &self.price, &self.price_arena, _OPS, &self.resident[0, 0], &self.expert_time[0],
+            self.per_expert, resident_time, self.n_layers, self.n_experts,
         ) != DONE:
             raise MemoryError
         self.root_union = <uint64_t *> malloc(self.price.words * sizeof(uint64_t))
@@ -304,14 +307,6 @@ cdef class TreeState:
             seconds[v] = price_of(&self.price, self.fresh + v * self.price.words)
         return out
 
-    def evaluate(self, mask):
-        """Evaluate a set of nodes, as the function of the same name; see twin.py."""
-        cdef const uint8_t[::1] chosen = mask.view(np.uint8)
-        return _evaluate(
-            &chosen[0], self.prob, self.packed, self.n,
-            self.resident, self.expert_time, self.resident_time,
-        )
-
     def solve(
         self, double fixed_time, node_time, double rate, Py_ssize_t max_nodes, double time_limit,
         virtual_parent=None, virtual_prob=None, virtual_time=None,
@@ -383,7 +378,14 @@ cdef class TreeState:
             "core_elements": answer.core_elements,
             "branches": answer.branches,
         }
-        return mask, bool(answer.proven), answer.objective, answer.bound, stats
+        figures = None
+        if m == 0:
+            figures = _evaluate(
+                &out[0], self.prob, self.packed if self.packed != NULL else self.borrowed, n,
+                &self.resident[0, 0], &self.expert_time[0], self.per_expert, self.resident_time,
+                self.n_layers, self.n_experts,
+            )
+        return mask, bool(answer.proven), answer.objective, answer.bound, stats, figures
 
 
 cdef void *_grown(void *block, size_t size) except NULL:

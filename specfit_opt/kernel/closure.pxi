@@ -131,7 +131,7 @@ cdef void measure(
 cdef Outcome cut(const Problem *p, Scratch *s, Answer *answer, double lam, int64_t n_core) noexcept nogil:
     """Decide the `n_core` open nodes, which persistency leaves open, by a minimum cut."""
     cdef Outcome outcome
-    cdef int64_t i, v, uses, n_bits
+    cdef int64_t i, v, uses, n_bits, n_words
     cdef double profits = 0.0
     answer.cuts += 1
     answer.core_nodes = max(answer.core_nodes, n_core)
@@ -143,40 +143,40 @@ cdef Outcome cut(const Problem *p, Scratch *s, Answer *answer, double lam, int64
         for i in range(n_core):
             s.state[s.open_nodes[i]] = OUT
         return DONE
-    count_uses(p, s, n_core, &n_bits, &uses)
-    if sf_arena_open(&s.flow_arena, cut_room(n_core, n_bits, uses)) != 0:
+    count_uses(p, s, n_core, &n_bits, &n_words, &uses)
+    if sf_arena_open(&s.flow_arena, cut_room(n_core, n_bits, n_words, uses)) != 0:
         return NO_MEMORY
-    outcome = cut_in_arena(p, s, answer, lam, n_core, n_bits, uses, profits)
+    outcome = cut_in_arena(p, s, answer, lam, n_core, n_bits, n_words, uses, profits)
     sf_arena_close(&s.flow_arena)
     return outcome
 
 
 cdef void count_uses(
-    const Problem *p, Scratch *s, int64_t n_core, int64_t *n_bits, int64_t *uses
+    const Problem *p, Scratch *s, int64_t n_core, int64_t *n_bits, int64_t *n_words, int64_t *uses
 ) noexcept nogil:
-    """Count the experts that several core nodes use, and the uses."""
+    """Count the experts that several core nodes use, the words that hold them, and the uses."""
     cdef int64_t i, j, words = p.price.words
     cdef int64_t all, own
-    cdef const uint64_t *row
     p.price.ops.count(s.twice, s.zero, s.twice, words, &all, &own)
     n_bits[0] = own
+    n_words[0] = 0
+    for j in range(words):
+        n_words[0] += s.twice[j] != 0
     uses[0] = 0
     for i in range(n_core):
-        row = row_of(p, s, s.open_nodes[i])
-        p.price.ops.count(row, s.zero, s.twice, words, &all, &own)
+        p.price.ops.count(row_of(p, s, s.open_nodes[i]), s.zero, s.twice, words, &all, &own)
         uses[0] += own
 
 
-cdef size_t cut_room(int64_t n_core, int64_t n_bits, int64_t uses) noexcept nogil:
-    cdef int64_t slots = table_slots(n_bits)
+cdef size_t cut_room(int64_t n_core, int64_t n_bits, int64_t n_words, int64_t uses) noexcept nogil:
+    """Bytes of the arrays of cut_in_arena."""
     cdef int64_t nodes = n_core + n_bits
     cdef int64_t arcs = 2 * (n_core + uses)
     cdef size_t room = 0
-    # The arrays of cut_in_arena, in its order.
-    room += sf_arena_room((n_core + 1) * 8)
+    room += sf_arena_room(n_words * 4) + sf_arena_room(n_words * 256)
     room += sf_arena_room(n_bits * 8) * 2 + sf_arena_room(n_bits * 4) * 3
-    room += sf_arena_room((n_bits + 1) * 4) + sf_arena_room(uses * 4)
-    room += sf_arena_room(slots * 4)
+    room += sf_arena_room((n_bits + 1) * 4) + sf_arena_room(uses * 4) * 3
+    room += sf_arena_room(table_slots(n_bits) * 4)
     room += sf_arena_room(arcs * 4) * 2 + sf_arena_room(arcs * 8)
     room += sf_arena_room((nodes + 1) * 4) * 5 + sf_arena_room(nodes * 8) * 2
     return room
@@ -199,76 +199,83 @@ cdef inline uint64_t scramble(uint64_t x) noexcept nogil:
 
 cdef Outcome cut_in_arena(
     const Problem *p, Scratch *s, Answer *answer, double lam,
-    int64_t n_core, int64_t n_bits, int64_t uses, double profits,
+    int64_t n_core, int64_t n_bits, int64_t n_words, int64_t uses, double profits,
 ) noexcept nogil:
     cdef int64_t words = p.price.words, slots = table_slots(n_bits)
     cdef sf_arena *arena = &s.flow_arena
     cdef Network g
     cdef const uint64_t *row
     cdef uint64_t x, key
-    cdef int64_t i, j, v, e, r, slot, rank, n_groups = 0, n_nodes, n_arcs = 0, bit
-    cdef double scale, weight
+    cdef int64_t i, j, v, e, r, w, slot, count, n_groups = 0, n_arcs = 0
+    cdef double scale
+    cdef bint small = n_core <= 64  # a set of users is one word: equal keys are equal sets
     cdef int64_t infinite = <int64_t> 1 << 54
     cdef Outcome outcome
-    cdef uint64_t *node_key = <uint64_t *> sf_arena_take(arena, (n_core + 1) * 8)
-    # Per shared expert: hash of its users, weight, number of users, where its users start.
+    # Words with shared experts, and the number of each such expert by its bit.
+    cdef int32_t *word = <int32_t *> sf_arena_take(arena, n_words * 4)
+    cdef int32_t *number = <int32_t *> sf_arena_take(arena, n_words * 256)
+    # Per shared expert: key of its users, weight, number of users, where its users start.
     cdef uint64_t *keys = <uint64_t *> sf_arena_take(arena, n_bits * 8)
     cdef double *weights = <double *> sf_arena_take(arena, n_bits * 8)
     cdef int32_t *n_users = <int32_t *> sf_arena_take(arena, n_bits * 4)
     cdef int32_t *filled = <int32_t *> sf_arena_take(arena, n_bits * 4)
     cdef int32_t *groups = <int32_t *> sf_arena_take(arena, n_bits * 4)
     cdef int32_t *start = <int32_t *> sf_arena_take(arena, (n_bits + 1) * 4)
+    cdef int32_t *use_expert = <int32_t *> sf_arena_take(arena, uses * 4)
+    cdef int32_t *use_node = <int32_t *> sf_arena_take(arena, uses * 4)
     cdef int32_t *users = <int32_t *> sf_arena_take(arena, uses * 4)
     cdef int32_t *table = <int32_t *> sf_arena_take(arena, slots * 4)
     if arena.failed:
         return NO_MEMORY
     memset(keys, 0, n_bits * 8)
     memset(n_users, 0, n_bits * 4)
-    # With up to 64 core nodes a set of users is one word, and equal keys mean equal sets.
-    for i in range(n_core):
-        node_key[i] = <uint64_t> 1 << i if n_core <= 64 else scramble(i)
-    # Experts are numbered by their rank among the shared bits. once is free: hold ranks there.
-    rank = 0
+    count = 0
+    e = 0
     for j in range(words):
-        s.once[j] = <uint64_t> rank
         x = s.twice[j]
+        if x == 0:
+            continue
+        word[at(count, n_words)] = <int32_t> j
         while x:
-            weights[at(rank, n_bits)] = lam * bit_price(p.price, j, lowest(x))
-            rank += 1
+            number[64 * count + lowest(x)] = <int32_t> e
+            weights[at(e, n_bits)] = lam * bit_price(p.price, j, lowest(x))
+            e += 1
             x &= x - 1
+        count += 1
+    count = 0
     for i in range(n_core):
         row = row_of(p, s, s.open_nodes[i])
-        for j in range(words):
-            x = row[j] & s.twice[j]
+        key = <uint64_t> 1 << i if small else scramble(i)
+        for w in range(n_words):
+            x = row[word[w]] & s.twice[word[w]]
             while x:
-                e = <int64_t> s.once[j] + popcount(s.twice[j] & ((x & (0 - x)) - 1))
-                keys[at(e, n_bits)] ^= node_key[i]
+                e = number[64 * w + lowest(x)]
+                keys[at(e, n_bits)] ^= key
                 n_users[e] += 1
+                use_expert[at(count, uses)] = <int32_t> e
+                use_node[count] = <int32_t> i
+                count += 1
                 x &= x - 1
-    rank = 0
+    count = 0
     for e in range(n_bits):
-        start[e] = <int32_t> rank
-        filled[e] = <int32_t> rank
-        rank += n_users[e]
-    start[n_bits] = <int32_t> rank
-    for i in range(n_core):
-        row = row_of(p, s, s.open_nodes[i])
-        for j in range(words):
-            x = row[j] & s.twice[j]
-            while x:
-                e = <int64_t> s.once[j] + popcount(s.twice[j] & ((x & (0 - x)) - 1))
-                users[at(filled[e], uses)] = <int32_t> i
-                filled[e] += 1
-                x &= x - 1
+        start[e] = <int32_t> count
+        filled[e] = <int32_t> count
+        count += n_users[e]
+    start[n_bits] = <int32_t> count
+    for i in range(uses):
+        e = use_expert[i]
+        users[at(filled[e], uses)] = use_node[i]
+        filled[e] += 1
     # Merge experts with equal sets of users.
     memset(table, 0xff, slots * 4)
     for e in range(n_bits):
         slot = <int64_t> (scramble(keys[e]) & <uint64_t> (slots - 1))
         while table[slot] >= 0:
             r = table[slot]
-            if keys[r] == keys[e] and n_users[r] == n_users[e] and (
-                n_core <= 64
-                or memcmp(users + start[r], users + start[e], n_users[e] * sizeof(int32_t)) == 0
+            if keys[r] == keys[e] and (
+                small
+                or n_users[r] == n_users[e]
+                and memcmp(users + start[r], users + start[e], n_users[e] * sizeof(int32_t)) == 0
             ):
                 break
             slot = (slot + 1) & (slots - 1)

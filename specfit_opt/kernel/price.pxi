@@ -19,7 +19,10 @@ cdef Outcome price_open(
     price.packed_words = packed
     price.classes = classes
     price.words = words
-    if sf_arena_open(arena, sf_arena_room(words * 8) * 2 + sf_arena_room(words * 512)) != 0:
+    cdef size_t room = sf_arena_room(words * 8) * 2
+    if per_expert:
+        room += sf_arena_room(words * 512)
+    if sf_arena_open(arena, room) != 0:
         return NO_MEMORY
     price.mask = <uint64_t *> sf_arena_take(arena, words * 8)
     price.word_weight = <double *> sf_arena_take(arena, words * 8)
@@ -34,15 +37,14 @@ cdef Outcome price_open(
             last = min(64, n_experts - 64 * w)
             all_bits = <uint64_t> 0xffffffffffffffff if last == 64 else (<uint64_t> 1 << last) - 1
             if per_expert:
-                price.mask[j] = 0
-                for e in range(last):
-                    weight = expert_time[layer * n_experts + 64 * w + e]
-                    if resident[layer * n_experts + 64 * w + e]:
-                        weight = resident_time
-                    price.bit_weight[64 * j + e] = weight
-                    price.mask[j] |= <uint64_t> (weight > 0.0) << e
-                for e in range(last, 64):
-                    price.bit_weight[64 * j + e] = 0.0
+                fill_bit_weights(
+                    price.bit_weight + 64 * j, expert_time + layer * n_experts + 64 * w,
+                    resident + layer * n_experts + 64 * w, resident_time, last,
+                )
+                here = 0
+                for e in range(64):
+                    here |= <uint64_t> (price.bit_weight[64 * j + e] > 0.0) << e
+                price.mask[j] = here
                 continue
             here = mask_word(resident + layer * n_experts + 64 * w, last)
             weight = expert_time[layer]
@@ -64,6 +66,16 @@ cdef Outcome price_open(
     else:
         price.weighing = PER_WORD
     return DONE
+
+
+cdef inline void fill_bit_weights(
+    double *weight, const double *missing, const uint8_t *resident, double resident_time, int64_t last
+) noexcept nogil:
+    cdef int64_t e
+    for e in range(last):
+        weight[e] = resident_time if resident[e] else missing[e]
+    for e in range(last, 64):
+        weight[e] = 0.0
 
 
 cdef inline uint64_t mask_word(const uint8_t *flags, int64_t count) noexcept nogil:

@@ -17,6 +17,11 @@ from numpy.typing import NDArray
 
 NAME = "python"
 
+#: tokens, transfer seconds, experts loaded and used per layer
+_Figures = tuple[float, float, NDArray[np.int64], NDArray[np.int64]]
+#: mask, proven, objective, bound, stats, figures
+Result = tuple[NDArray[np.bool_], bool, float, float, dict[str, Any], _Figures | None]
+
 
 def pack(
     experts: NDArray[np.integer], n_experts: int
@@ -55,7 +60,7 @@ def evaluate(
     resident: NDArray[np.bool_],
     expert_time: NDArray[np.float64],
     resident_time: float,
-) -> tuple[float, float, NDArray[np.int64], NDArray[np.int64]]:
+) -> _Figures:
     """Evaluate a set of nodes.
 
     Parameters
@@ -93,7 +98,7 @@ def solve(
     rate: float,
     max_nodes: int,
     time_limit: float,
-) -> tuple[NDArray[np.bool_], bool, float, float, dict[str, Any]]:
+) -> Result:
     """Find the best ancestor-closed set.
 
     Parameters
@@ -118,6 +123,8 @@ def solve(
     proven : bool
     objective, bound : float
     stats : dict
+    figures : tuple
+        What :func:`evaluate` says of the set.
     """
     state = TreeState(resident, expert_time, resident_time)
     state.extend_rows(parent, path_prob, rows)
@@ -196,19 +203,6 @@ class TreeState:
         """Return the price in seconds of each node's experts that no ancestor and no root uses."""
         return np.array([self._price(bits) for bits in self._fresh])
 
-    def evaluate(
-        self, mask: NDArray[np.bool_]
-    ) -> tuple[float, float, NDArray[np.int64], NDArray[np.int64]]:
-        """Evaluate a set of nodes, as the function of the same name."""
-        return evaluate(
-            mask,
-            np.array(self._prob),
-            np.concatenate(self._rows),
-            self.resident,
-            self.expert_time,
-            self.resident_time,
-        )
-
     def solve(
         self,
         fixed_time: float,
@@ -219,11 +213,12 @@ class TreeState:
         virtual_parent: NDArray[np.int32] | None = None,
         virtual_prob: NDArray[np.float64] | None = None,
         virtual_time: NDArray[np.float64] | None = None,
-    ) -> tuple[NDArray[np.bool_], bool, float, float, dict[str, Any]]:
+    ) -> Result:
         """Find the best ancestor-closed set, as the function of the same name.
 
         Virtual nodes, one entry per node in each of the three arrays, are appended for this call
-        alone: leaves with a price in seconds of their own and no experts.
+        alone: they have a price in seconds of their own and no experts. With them, the figures in
+        the result are None.
         """
         parent, prob, fresh = self._parent, self._prob, self._fresh
         extra = [0.0] * len(parent)
@@ -249,7 +244,18 @@ class TreeState:
             rate=rate,
             deadline=time.monotonic() + time_limit,
         )
-        return problem.solve()
+        mask, proven, objective, bound, stats = problem.solve()
+        figures = None
+        if virtual_parent is None:
+            figures = evaluate(
+                mask,
+                np.array(self._prob),
+                np.concatenate(self._rows),
+                self.resident,
+                self.expert_time,
+                self.resident_time,
+            )
+        return mask, proven, objective, bound, stats, figures
 
 
 class _Price:

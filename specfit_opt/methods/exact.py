@@ -6,7 +6,7 @@ import math
 
 from .. import kernel
 from ..instance import Instance
-from ..solution import RELATIVE_TOLERANCE, Solution, Status, build_solution
+from ..solution import RELATIVE_TOLERANCE, Figures, Solution, Status, solution_from_figures
 from .registry import Method
 
 
@@ -24,7 +24,7 @@ def select(
     See the algorithm section of the theory page, and :mod:`specfit_opt.kernel`.
     """
     tree, routing, cost = instance.tree, instance.routing, instance.cost_model
-    mask, proven, objective, bound, stats = kernel.solve(
+    mask, proven, objective, bound, stats, figures = kernel.solve(
         tree.parent,
         tree.path_prob,
         routing.rows,
@@ -37,9 +37,10 @@ def select(
         tree.n_nodes if max_nodes is None else max_nodes,
         math.inf if time_limit is None else time_limit,
     )
-    solution = build_solution(
-        instance,
-        mask,
+    solution = solution_from_figures(
+        Figures(mask, *figures),
+        cost,
+        fixed_time=cost.fixed_time,
         rate=rate,
         method="exact",
         stats=stats,
