@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._validate import float_array, frozen, is_scalar, nonnegative_number
+from ._validate import float_array, frozen, is_scalar, nonnegative_number, refreeze
 from .errors import InvalidInputError
 
 
@@ -51,6 +51,9 @@ class CostModel:
     node_time: float | NDArray[np.float64]
     expert_time: float | NDArray[np.float64]
     resident_time: float = 0.0
+    # Caches; neither depends on fixed_time, so with_fixed_time shares them.
+    _layouts: dict[tuple[int, int], NDArray[np.float64]] = field(init=False, repr=False)
+    _least_times: dict[tuple[int, int], float] = field(init=False, repr=False)
 
     def __init__(
         self,
@@ -64,7 +67,8 @@ class CostModel:
         put(self, "resident_time", nonnegative_number(resident_time, "resident_time", "seconds"))
         put(self, "node_time", _checked_node_time(node_time))
         put(self, "expert_time", _checked_expert_time(expert_time))
-        put(self, "_layout", {})
+        put(self, "_layouts", {})
+        put(self, "_least_times", {})
 
     def node_table(self, n_nodes: int) -> NDArray[np.float64]:
         """Return the time by node count as a table, in seconds.
@@ -177,7 +181,7 @@ class CostModel:
         InvalidInputError
             If the model's array is for other numbers of layers or experts.
         """
-        cache: dict[tuple[int, int], NDArray[np.float64]] = self._layout  # type: ignore[attr-defined]
+        cache = self._layouts
         found = cache.get((n_layers, n_experts))
         if found is None:
             table = self.expert_table(n_layers, n_experts)
@@ -185,6 +189,36 @@ class CostModel:
             found = frozen(np.ascontiguousarray(table[:, 0] if uniform else table).copy())
             cache[(n_layers, n_experts)] = found
         return found
+
+    def least_node_time(self, first: int, last: int) -> float:
+        """Return the least node time of the sizes from ``first`` to ``last``.
+
+        The result is cached: a decode loop asks for the same sizes again and again.
+
+        Parameters
+        ----------
+        first, last : int
+            Sizes, 1 <= first <= last.
+
+        Returns
+        -------
+        float
+            Seconds; inf if every one of the sizes is forbidden.
+
+        Raises
+        ------
+        InvalidInputError
+            If the model holds a table that is too short.
+        """
+        time = self.node_time
+        if isinstance(time, float):
+            return time * first
+        least = self._least_times.get((first, last))
+        if least is None:
+            self.require_table(last)
+            least = float(time[first : last + 1].min())
+            self._least_times[first, last] = least
+        return least
 
     def with_fixed_time(self, fixed_time: float) -> CostModel:
         """Return the same model with another ``fixed_time``.
@@ -208,6 +242,8 @@ class CostModel:
         checked = nonnegative_number(fixed_time, "fixed_time", "seconds")
         object.__setattr__(other, "fixed_time", checked)
         return other
+
+    __setstate__ = refreeze
 
     def __repr__(self) -> str:
         def show(value: float | NDArray[np.float64]) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-
-import numpy as np
 
 from .cost import CostModel
 from .errors import InvalidInputError
@@ -38,12 +37,15 @@ class Instance:
 
     def __post_init__(self) -> None:
         tree, routing, cost = self.tree, self.routing, self.cost_model
-        for value, kind in ((tree, DraftTree), (routing, ExpertRouting), (cost, CostModel)):
-            if not isinstance(value, kind):
-                raise InvalidInputError(
-                    f"expected a {kind.__name__}, got {type(value).__name__}; "
-                    "the order is tree, routing, cost_model"
-                )
+        if not (
+            isinstance(tree, DraftTree)
+            and isinstance(routing, ExpertRouting)
+            and isinstance(cost, CostModel)
+        ):
+            raise InvalidInputError(
+                "expected a DraftTree, an ExpertRouting and a CostModel in this order, got "
+                f"{type(tree).__name__}, {type(routing).__name__} and {type(cost).__name__}"
+            )
         if routing.n_nodes != tree.n_nodes:
             raise InvalidInputError(
                 f"the tree has {tree.n_nodes} nodes but the routing has {routing.n_nodes}"
@@ -61,17 +63,12 @@ def check_sizes(cost: CostModel, n_roots: int, n_nodes: int) -> None:
         If the node_time table is too short, forbids every size from ``n_roots`` to ``n_nodes``, or
         allows a size whose pass could take no time at all.
     """
-    time = cost.node_time
-    if isinstance(time, float):
-        least = time * n_roots
-    else:
-        cost.require_table(n_nodes)
-        least = float(np.min(time[n_roots : n_nodes + 1]))
-        if least == np.inf:
-            raise InvalidInputError(
-                f"node_time forbids every size from {n_roots} (the roots alone) to {n_nodes} "
-                "(the whole tree); allow at least one"
-            )
+    least = cost.least_node_time(n_roots, n_nodes)
+    if least == math.inf:
+        raise InvalidInputError(
+            f"node_time forbids every size from {n_roots} (the roots alone) to {n_nodes} "
+            "(the whole tree); allow at least one"
+        )
     if cost.fixed_time + least <= 0.0:
         raise InvalidInputError(
             "fixed_time and node_time are both zero, so throughput has no bound; "
