@@ -19,6 +19,17 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
+def refreeze(self: object, state: dict[str, Any]) -> None:
+    """Restore an unpickled or copied object; serves the data classes as ``__setstate__``.
+
+    Pickling forgets that an array is read-only, and the classes promise that theirs are.
+    """
+    for value in state.values():
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+    self.__dict__.update(state)
+
+
 def integer_array(value: Any, name: str, ndim: int, dtype: Any = np.int32) -> NDArray[Any]:
     """Convert to a contiguous read-only integer array of ``ndim`` dimensions.
 

@@ -28,3 +28,7 @@ class MissingExtraError(SpecfitError, ImportError):
         )
         self.package = package
         self.extra = extra
+
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
+        # By default an exception is rebuilt from its message, which is not what this one takes.
+        return type(self), (self.package, self.extra)

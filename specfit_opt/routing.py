@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import kernel
-from ._validate import frozen
+from ._validate import frozen, refreeze
 from .errors import InvalidInputError
 
 
@@ -120,6 +120,8 @@ class ExpertRouting:
         checked = checked_resident(resident, self.n_layers, self.n_experts)
         object.__setattr__(other, "resident", checked)
         return other
+
+    __setstate__ = refreeze
 
     def __repr__(self) -> str:
         return (

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import kernel
-from ._validate import frozen
+from ._validate import frozen, refreeze
 from .cost import CostModel
 from .errors import InvalidInputError
 from .instance import Instance
@@ -223,6 +223,8 @@ class Solution:
         from .plot import plot_tree
 
         return plot_tree(tree, self, ax=ax)
+
+    __setstate__ = refreeze
 
     def __repr__(self) -> str:
         return f"Solution({self._figures()})"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._validate import float_array, frozen, integer_array
+from ._validate import float_array, frozen, integer_array, refreeze
 from .errors import InvalidInputError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -258,6 +258,8 @@ class DraftTree:
 
     def __len__(self) -> int:
         return self.n_nodes
+
+    __setstate__ = refreeze
 
     def __repr__(self) -> str:
         return (
