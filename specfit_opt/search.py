@@ -170,8 +170,12 @@ class TreeSearch:
             As for DraftTree and ExpertRouting; also for a root after the first call, or a tree
             that outgrows a ``node_time`` table. The tree is then as it was before the call.
         """
-        parents = integer_array(parent, "parent", 1)
-        probs = float_array(path_prob, "path_prob")
+        parents = _as_given(parent, np.int32, 1)
+        if parents is None:
+            parents = integer_array(parent, "parent", 1)
+        probs = _as_given(path_prob, np.float64, 1)
+        if probs is None:
+            probs = float_array(path_prob, "path_prob")
         ids = np.ascontiguousarray(experts)
         if ids.dtype.kind not in "iu" or ids.ndim != 3 or ids.shape[1] != self.n_layers:
             raise InvalidInputError(
@@ -189,7 +193,7 @@ class TreeSearch:
         clipped, depth = self._checked_level(parents.tolist(), probs.tolist())
         n_roots = self._n_roots or depth.count(0)
         check_sizes(self.cost_model, n_roots, len(self._prob) + len(clipped))
-        if ids.dtype not in (np.int16, np.int32, np.int64):
+        if ids.dtype.char not in "hilq":
             ids = ids.astype(np.int64)
         bad = self._state.extend(parents, np.array(clipped), ids)
         if bad >= 0:
@@ -291,39 +295,24 @@ class TreeSearch:
     def _checked_level(
         self, parents: list[int], probs: list[float]
     ) -> tuple[list[float], list[int]]:
-        first = len(self._prob)
+        first = v = len(self._prob)
         prob: list[float] = []
         depth: list[int] = []
-        for i, (u, p) in enumerate(zip(parents, probs, strict=True)):
-            v = first + i
-            if not 0.0 <= p <= 1.0 + PROBABILITY_TOLERANCE:
-                raise InvalidInputError(
-                    f"path_prob[{i}] = {p} (node {v}) is no probability; it must be in [0, 1]"
-                )
-            if u == -1:
-                if first:
-                    raise InvalidInputError(
-                        f"parent[{i}] = -1: node {v} is a root, but roots come with the first level"
-                    )
-                if abs(p - 1.0) > PROBABILITY_TOLERANCE:
-                    raise InvalidInputError(
-                        f"path_prob[{i}] = {p} but node {v} is a root; its probability is 1"
-                    )
-                prob.append(1.0)
-                depth.append(0)
-                continue
-            if not 0 <= u < v:
-                raise InvalidInputError(
-                    f"parent[{i}] = {u} is no earlier node; node ids count on from the last level, "
-                    f"this is node {v}"
-                )
-            above = self._prob[u] if u < first else prob[u - first]
-            if p > above + PROBABILITY_TOLERANCE:
-                raise InvalidInputError(
-                    f"path_prob[{i}] = {p} (node {v}) exceeds that of its parent {u} ({above})"
-                )
-            prob.append(min(p, above))
-            depth.append((self._depth[u] if u < first else depth[u - first]) + 1)
+        for u, p in zip(parents, probs, strict=True):
+            if 0 <= u < v:
+                if u < first:
+                    above, level = self._prob[u], self._depth[u]
+                else:
+                    above, level = prob[u - first], depth[u - first]
+            elif u == -1 and not first:
+                above, level = 1.0, -1
+            else:
+                raise InvalidInputError(_bad_parent(u, v, first))
+            if not 0.0 <= p <= above or level < 0:
+                p = _checked_prob(p, above, u, v, first)
+            prob.append(p)
+            depth.append(level + 1)
+            v += 1
         return prob, depth
 
     def _checked_frontier(self, frontier: Any) -> list[int]:
@@ -390,6 +379,40 @@ class TreeSearch:
             np.array(prob * depth),
             np.array(price * depth),
         )[2]
+
+
+def _as_given(value: Any, dtype: Any, ndim: int) -> NDArray[Any] | None:
+    """Return ``value`` if it needs no conversion: the usual case, and this is a hot path."""
+    if (
+        type(value) is np.ndarray
+        and value.dtype == dtype
+        and value.ndim == ndim
+        and value.flags.c_contiguous
+    ):
+        return value
+    return None
+
+
+def _bad_parent(u: int, v: int, first: int) -> str:
+    if u == -1:
+        return (
+            f"parent[{v - first}] = -1: node {v} is a root, but roots come with the first level"
+        )
+    return (
+        f"parent[{v - first}] = {u} is no earlier node; node ids count on from the last level, "
+        f"this is node {v}"
+    )
+
+
+def _checked_prob(p: float, above: float, u: int, v: int, first: int) -> float:
+    where = f"path_prob[{v - first}] = {p} (node {v})"
+    if not 0.0 <= p <= 1.0 + PROBABILITY_TOLERANCE:
+        raise InvalidInputError(f"{where} is no probability; it must be in [0, 1]")
+    if u < 0 and abs(p - 1.0) > PROBABILITY_TOLERANCE:
+        raise InvalidInputError(f"{where} is a root's; the probability of a root is 1")
+    if p > above + PROBABILITY_TOLERANCE:
+        raise InvalidInputError(f"{where} exceeds that of its parent {u} ({above})")
+    return above if u < 0 else min(p, above)
 
 
 def _checked_acceptance(acceptance: Any) -> list[float]:

@@ -65,29 +65,31 @@ ctypedef fused expert_id:
 
 def pack(experts, Py_ssize_t n_experts):
     """Pack expert ids into bit rows; see twin.py."""
-    cdef Py_ssize_t n = experts.shape[0], n_layers = experts.shape[1], k = experts.shape[2]
-    cdef Py_ssize_t words = n_layers * ((n_experts + 63) // 64)
+    cdef Py_ssize_t n = experts.shape[0], words = experts.shape[1] * ((n_experts + 63) // 64)
     rows = np.empty((n, words), dtype=np.uint64)
-    if experts.size == 0:
-        rows[...] = 0
-        return rows, -1
     cdef uint64_t[:, ::1] out = rows
-    cdef Py_ssize_t bad
-    if experts.dtype == np.int16:
-        bad = _pack[int16_t](experts, n_experts, &out[0, 0])
-    elif experts.dtype == np.int32:
-        bad = _pack[int32_t](experts, n_experts, &out[0, 0])
-    else:
-        bad = _pack[int64_t](experts, n_experts, &out[0, 0])
-    return rows, bad
+    if n * words == 0:
+        return rows, -1
+    return rows, pack_ids(experts, n_experts, &out[0, 0])
 
 
-cdef Py_ssize_t _pack(const expert_id[:, :, ::1] experts, Py_ssize_t n_experts, uint64_t *rows):
+cdef Py_ssize_t pack_ids(experts, Py_ssize_t n_experts, uint64_t *rows) except? -2:
+    """Pack an array of any of the three id types."""
+    cdef Py_ssize_t size = experts.itemsize
+    if size == 2:
+        return pack_view[int16_t](experts, n_experts, rows)
+    if size == 4:
+        return pack_view[int32_t](experts, n_experts, rows)
+    return pack_view[int64_t](experts, n_experts, rows)
+
+
+cdef Py_ssize_t pack_view(
+    const expert_id[:, :, ::1] ids, Py_ssize_t n_experts, uint64_t *rows
+) except? -2:
+    cdef const expert_id *first = &ids[0, 0, 0] if ids.shape[2] > 0 else NULL
     cdef Py_ssize_t bad
     with nogil:
-        bad = pack_rows(
-            &experts[0, 0, 0], experts.shape[0], experts.shape[1], experts.shape[2], n_experts, rows
-        )
+        bad = pack_rows(first, ids.shape[0], ids.shape[1], ids.shape[2], n_experts, rows)
     return bad
 
 
@@ -195,7 +197,8 @@ def solve(
     cdef const int32_t[::1] parents = parent
     cdef const uint64_t[:, ::1] packed = rows
     cdef const double[::1] prob = path_prob
-    state.append(&parents[0], &prob[0], &packed[0, 0], parents.shape[0], False)
+    state.reserve(parents.shape[0], False)
+    state.append(&parents[0], &prob[0], &packed[0, 0], parents.shape[0])
     state.borrowed = &packed[0, 0]
     return state.solve(fixed_time, node_time, rate, max_nodes, time_limit)
 
@@ -251,29 +254,24 @@ cdef class TreeState:
 
     def extend(self, parent, path_prob, experts):
         """Append nodes; return the flat index of the first bad expert id, or -1; see twin.py."""
-        rows, bad = pack(experts, self.n_experts)
-        if bad < 0:
-            self.extend_rows(parent, path_prob, rows)
-        return bad
-
-    def extend_rows(self, parent, path_prob, rows):
-        """Append nodes whose experts are packed already; see twin.py."""
         cdef const int32_t[::1] parents = parent
         cdef const double[::1] prob = path_prob
-        cdef const uint64_t[:, ::1] packed = rows
-        self.append(&parents[0], &prob[0], &packed[0, 0], parents.shape[0], True)
+        cdef Py_ssize_t m = parents.shape[0], bad
+        cdef uint64_t *rows
+        self.reserve(self.n + m, True)
+        rows = self.packed + self.n * self.price.packed_words
+        bad = pack_ids(experts, self.n_experts, rows)
+        if bad < 0:
+            self.append(&parents[0], &prob[0], rows, m)
+        return bad
 
-    cdef int append(
-        self, const int32_t *parent, const double *prob, const uint64_t *packed, Py_ssize_t m,
-        bint keep_packed,
-    ) except -1:
+    cdef void append(
+        self, const int32_t *parent, const double *prob, const uint64_t *packed, Py_ssize_t m
+    ) noexcept:
+        """Append nodes for which room is reserved."""
         cdef Py_ssize_t first = self.n, i
-        cdef int64_t inner = self.price.packed_words
-        self.reserve(first + m, keep_packed)
         memcpy(self.parent + first, parent, m * sizeof(int32_t))
         memcpy(self.prob + first, prob, m * sizeof(double))
-        if keep_packed:
-            memcpy(self.packed + first * inner, packed, m * inner * sizeof(uint64_t))
         for i in range(m):
             self.n_roots += parent[i] < 0
         with nogil:
@@ -281,7 +279,6 @@ cdef class TreeState:
                 &self.price, first, m, self.parent, packed, self.root_union, self.used, self.fresh
             )
         self.n = first + m
-        return 0
 
     cdef int reserve(self, Py_ssize_t n, bint keep_packed) except -1:
         cdef Py_ssize_t room = self.room
