@@ -53,7 +53,7 @@ class ExpertUnion:
 
     Notes
     -----
-    Each query takes O(n L k) time.
+    Each query takes O(n L k) time, less once most experts are covered.
     """
 
     def __init__(
@@ -71,6 +71,8 @@ class ExpertUnion:
         """Start again from the empty set."""
         self._missing = self._weight.copy()
         self._covered = np.zeros(len(self._weight), dtype=np.bool_)
+        # The uses that may still cost something; see added().
+        self._live = (self._node, self._pair)
 
     def add(self, nodes: Iterable[int]) -> None:
         """Add ``nodes``, which must leave the set ancestor-closed."""
@@ -85,8 +87,14 @@ class ExpertUnion:
 
     def added(self) -> NDArray[np.float64]:
         """Return what each node would add, its ancestors being in, shape (n,)."""
-        missing = self._missing[self._pair]
-        sums = np.bincount(self._node, weights=missing, minlength=len(self._parent))
+        node, pair = self._live
+        missing = self._missing[pair]
+        live = missing > 0.0
+        if 2 * np.count_nonzero(live) < len(live):
+            # Few experts are left to cover: later queries look at those alone.
+            node, pair, missing = node[live], pair[live], missing[live]
+            self._live = (node, pair)
+        sums = np.bincount(node, weights=missing, minlength=len(self._parent))
         # Without any pair at all, bincount returns integers.
         return sums.astype(np.float64, copy=False)
 

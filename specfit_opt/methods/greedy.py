@@ -42,7 +42,7 @@ def select(
 
     Notes
     -----
-    O(n L k) time per node added.
+    O(n L k) time per node added, less as the union fills up.
     """
     deadline = math.inf if time_limit is None else time.perf_counter() + time_limit
     tree, cost = instance.tree, instance.cost_model

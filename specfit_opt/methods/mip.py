@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -113,7 +114,7 @@ def select(
         and abs(claimed - solution.objective) <= TOLERANCE * scale
     )
     bound = terms.unscaled(result.termination.objective_bounds.dual_bound, rate)
-    stats["solver_bound"] = bound
+    stats["solver_bound"] = bound if math.isfinite(bound) else None
     bound = min(bound + TOLERANCE * max(scale, abs(bound)), terms.trivial_bound(rate))
     return build_solution(
         instance,
