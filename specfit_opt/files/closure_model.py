@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import InvalidInputError
 from ..instance import Instance
 from ..solve import checked_max_nodes, checked_rate
 
@@ -71,7 +72,11 @@ def closure_model(instance: Instance, rate: float, max_nodes: int | None = None)
     (Picard 1976); a table adds one binary per allowed size.
     """
     value = checked_rate(rate)
-    assert value is not None
+    if value is None:
+        raise InvalidInputError(
+            "rate must be a number of tokens per second; the ratio itself is no linear program "
+            "(take the throughput of a solution)"
+        )
     tree, routing, cost = instance.tree, instance.routing, instance.cost_model
     n, n_roots = tree.n_nodes, tree.n_roots
     limit = n if max_nodes is None else min(checked_max_nodes(max_nodes, instance), n)

@@ -66,10 +66,14 @@ def min_k_union(
 
     The best m leaves are m edges that meet the fewest vertices: minimum k-union on a graph, from
     which the NP-hardness of tables follows. ``experts`` is the number of vertices, by default a
-    fifth of the leaves (mean degree 10); the rest is as for :func:`densest_k_subgraph`.
+    fifth of the leaves (mean degree 10) but enough to leave half of the pairs unused; the rest is
+    as for :func:`densest_k_subgraph`.
     """
     n = nodes - 1
-    vertices = max(3, n // 5) if experts is None else experts
+    if experts is None:
+        vertices = max(n // 5, math.ceil((1.0 + math.sqrt(1.0 + 16.0 * n)) / 2.0))
+    else:
+        vertices = experts
     possible = vertices * (vertices - 1) // 2
     if not 1 <= n <= possible:
         raise InvalidInputError(
