@@ -47,7 +47,7 @@ class ExpertRouting:
 
     experts: NDArray[np.integer]
     n_experts: int
-    resident: NDArray[np.bool_] = field(default=None)  # type: ignore[assignment]
+    resident: NDArray[np.bool_]
     rows: NDArray[np.uint64] = field(init=False, repr=False)
 
     def __init__(
@@ -89,12 +89,12 @@ class ExpertRouting:
     @property
     def n_nodes(self) -> int:
         """Number of nodes, n."""
-        return self.experts.shape[0]
+        return len(self.experts)
 
     @property
     def n_layers(self) -> int:
         """Number of MoE layers, L."""
-        return self.experts.shape[1]
+        return len(self.resident)
 
     def with_resident(self, resident: ArrayLike | None) -> ExpertRouting:
         """Return the same routing beside another cache content, without packing again.

@@ -249,7 +249,9 @@ class TreeSearch:
         -----
         Both rules solve the tree with virtual children exactly (section "Stopping" of the theory
         page). *Certified*: under each frontier node a chain of virtual nodes, each with the node's
-        own path probability and no experts; no set of descendants can add more. *Expected*: one
+        own path probability and no experts; no set of descendants can add more, provided that the
+        path probabilities of siblings add up to at most their parent's, as those of disjoint
+        events do. *Expected*: one
         child with path probability ``p * acceptance`` that loads as many new experts as its parent
         did.
         """
@@ -334,6 +336,7 @@ class TreeSearch:
             self.n_nodes,
             math.inf,
         )
+        assert figures is not None  # no virtual nodes were given
         solution = solution_from_figures(
             Figures(mask, *figures),
             cost,

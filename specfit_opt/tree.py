@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +59,7 @@ class DraftTree:
 
     parent: NDArray[np.int32]
     path_prob: NDArray[np.float64]
-    depth: NDArray[np.int32] = field(default=None)  # type: ignore[assignment]
+    depth: NDArray[np.int32]
 
     def __init__(
         self, parent: ArrayLike, path_prob: ArrayLike, depth: ArrayLike | None = None

@@ -8,25 +8,28 @@ built, the twin, with a RuntimeWarning). :data:`NAME` tells which one is in use,
 
 from __future__ import annotations
 
+import importlib
 import os
 import warnings
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from ..errors import SpecfitError
 
 #: Name of the environment variable that selects the kernel.
 VARIABLE = "SPECFIT_KERNEL"
 
-_choice = os.environ.get(VARIABLE, "")
-if _choice not in ("", "cython", "python"):
-    raise SpecfitError(f"{VARIABLE}={_choice!r} is unknown; use 'cython', 'python' or unset it")
 
-if _choice == "python":
-    from .twin import NAME, TreeState, evaluate, pack, solve
-else:
+def _selected() -> ModuleType:
+    choice = os.environ.get(VARIABLE, "")
+    if choice not in ("", "cython", "python"):
+        raise SpecfitError(f"{VARIABLE}={choice!r} is unknown; use 'cython', 'python' or unset it")
+    if choice == "python":
+        return importlib.import_module(".twin", __name__)
     try:
-        from ._kernel import NAME, TreeState, evaluate, pack, solve
+        return importlib.import_module("._kernel", __name__)
     except ImportError as error:
-        if _choice == "cython":
+        if choice == "cython":
             raise SpecfitError(
                 f"{VARIABLE}=cython but the compiled kernel cannot be imported ({error}); "
                 "build it with: pip install -e ."
@@ -35,8 +38,19 @@ else:
             f"the compiled kernel cannot be imported ({error}); using the pure-Python twin, which "
             f"is some hundred times slower. Set {VARIABLE}=python to silence this",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-        from .twin import NAME, TreeState, evaluate, pack, solve  # type: ignore[assignment]
+        return importlib.import_module(".twin", __name__)
+
+
+if TYPE_CHECKING:
+    from ._kernel import NAME, TreeState, evaluate, pack, solve
+else:
+    _module = _selected()
+    NAME = _module.NAME
+    TreeState = _module.TreeState
+    evaluate = _module.evaluate
+    pack = _module.pack
+    solve = _module.solve
 
 __all__ = ["NAME", "VARIABLE", "TreeState", "evaluate", "pack", "solve"]

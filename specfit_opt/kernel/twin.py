@@ -6,6 +6,7 @@ be read rather than to be fast; :mod:`specfit_opt.kernel` says how it is selecte
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Iterator
@@ -18,9 +19,9 @@ from numpy.typing import NDArray
 NAME = "python"
 
 #: tokens, transfer seconds, experts loaded and used per layer
-_Figures = tuple[float, float, NDArray[np.int64], NDArray[np.int64]]
+Figures = tuple[float, float, NDArray[np.int64], NDArray[np.int64]]
 #: mask, proven, objective, bound, stats, figures
-Result = tuple[NDArray[np.bool_], bool, float, float, dict[str, Any], _Figures | None]
+Result = tuple[NDArray[np.bool_], bool, float, float, dict[str, Any], Figures | None]
 
 
 def pack(
@@ -60,7 +61,7 @@ def evaluate(
     resident: NDArray[np.bool_],
     expert_time: NDArray[np.float64],
     resident_time: float,
-) -> _Figures:
+) -> Figures:
     """Evaluate a set of nodes.
 
     Parameters
@@ -286,7 +287,7 @@ class _Price:
 
     def __call__(self, bits: int) -> float:
         if self.groups is not None:
-            return sum(value * (bits & mask).bit_count() for value, mask in self.groups)
+            return math.fsum(value * (bits & mask).bit_count() for value, mask in self.groups)
         return math.fsum(self.weight[i] for i in _bits(bits))
 
 
@@ -311,6 +312,10 @@ class _Deadline(Exception):
     def __init__(self, bound: float) -> None:
         super().__init__(bound)
         self.bound = bound
+
+
+class _Again(Exception):
+    """The incumbent of the ratio rose: bounds at the old lambda are loose now."""
 
 
 @dataclass
@@ -510,11 +515,10 @@ class _Problem:
         self.consider(least)
         self.consider(most)
         while True:  # once more whenever the incumbent, and with it lambda, rises
-            outcome = self.envelope(least, most, sizes)
-            if outcome != "again":
-                return outcome
+            with contextlib.suppress(_Again):
+                return self.envelope(least, most, sizes)
 
-    def envelope(self, least: _Set, most: _Set, sizes: list[int]) -> _Decision | None | str:
+    def envelope(self, least: _Set, most: _Set, sizes: list[int]) -> _Decision | None:
         lam = self.lam
         value = {s.size: s.tokens - lam * s.price for s in (least, most)}
         # Most that tokens - lam * price can be at each size; there is one set of either extreme.
@@ -535,7 +539,7 @@ class _Problem:
                 for k in sizes:
                     cap[k] = min(cap[k], worth + price * (k - chosen.size))
                 if self.consider(chosen) and self.is_ratio:
-                    return "again"
+                    raise _Again
                 ends = (below.size, above.size)
                 if is_chord and (
                     chosen.size in ends
@@ -567,7 +571,7 @@ class _Problem:
             above = points[min(i for i in points if i > k)]
             if (below.size, above.size) in tight:
                 if self.fill(below, above, k) and self.is_ratio:
-                    return "again"
+                    raise _Again
                 inside = set(below.members)
                 doors = [v for v in above.members if v not in inside and self.parent[v] in inside]
                 v = max(doors, key=lambda v: (self.prob[v], -v))

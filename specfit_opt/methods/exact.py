@@ -37,6 +37,7 @@ def select(
         tree.n_nodes if max_nodes is None else max_nodes,
         math.inf if time_limit is None else time_limit,
     )
+    assert figures is not None  # no virtual nodes were given
     solution = solution_from_figures(
         Figures(mask, *figures),
         cost,
