@@ -1,0 +1,52 @@
+"""Cross-entropy over the vocabulary in chunks that stay in cache, gradients made on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["vocabulary_loss"]
+
+
+def vocabulary_loss(hidden: Tensor, weight: Tensor, target: Tensor, chunk: int = 512) -> Tensor:
+    """Return the mean cross-entropy of ``hidden @ weight.T`` against `target`, in nats.
+
+    Parameters
+    ----------
+    hidden, weight
+        [T, H] and [V, H], of one type.
+    target
+        int64[T].
+    chunk
+        Rows of logits alive at a time.
+    """
+    out: Tensor = _Loss.apply(hidden, weight, target, chunk)
+    return out
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, chunk: int) -> Tensor:
+        total = hidden.new_zeros((), dtype=torch.float32)
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = torch.zeros(weight.shape, dtype=torch.float32)
+        count = target.numel()
+        for start in range(0, count, chunk):
+            rows = slice(start, min(start + chunk, count))
+            goal = target[rows].unsqueeze(1)
+            log_chance = torch.log_softmax((hidden[rows] @ weight.T).float(), dim=-1)
+            total -= log_chance.gather(1, goal).sum()
+            slope = log_chance.exp_()
+            slope.scatter_add_(1, goal, torch.full(goal.shape, -1.0))
+            narrow = slope.mul_(1.0 / count).to(hidden.dtype)
+            grad_hidden[rows] = narrow @ weight
+            grad_weight += narrow.T @ hidden[rows]
+        ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype))
+        return total / count
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return grad_hidden * grad, grad_weight * grad, None, None

@@ -1,0 +1,143 @@
+"""The target while it trains: the parameters and mathematics of Qwen3-MoE, laid out for speed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .attention import causal_attention, rotary_tables, rotate
+from .experts import dispatch, experts_forward
+from .loss import vocabulary_loss
+from .shape import Shape
+
+__all__ = ["FastMoe", "Pass"]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one forward pass found.
+
+    Parameters
+    ----------
+    loss
+        Mean cross-entropy, nats per token.
+    balance
+        Load-balancing loss summed over the layers; L when the load is uniform.
+    dropped
+        Share of the (token, slot) pairs that found no room.
+    load
+        int64[L, E], pairs per expert.
+    """
+
+    loss: Tensor
+    balance: Tensor
+    dropped: float
+    load: Tensor
+
+
+class _Layer(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        hidden, width, experts = shape.hidden_size, shape.moe_intermediate_size, shape.num_experts
+        queries = shape.num_attention_heads * shape.head_dim
+        keys = shape.num_key_value_heads * shape.head_dim
+        depth_scale = (2 * shape.num_hidden_layers) ** -0.5
+
+        def matrix(*size: int, scale: float = 1.0) -> nn.Parameter:
+            return nn.Parameter(torch.randn(*size) * (0.5 * scale * size[-1] ** -0.5))
+
+        self.input_norm = nn.Parameter(torch.ones(hidden))
+        self.qkv = matrix(queries + 2 * keys, hidden)
+        self.query_norm = nn.Parameter(torch.ones(shape.head_dim))
+        self.key_norm = nn.Parameter(torch.ones(shape.head_dim))
+        self.out = matrix(hidden, queries, scale=depth_scale)
+        self.post_norm = nn.Parameter(torch.ones(hidden))
+        self.router = nn.Parameter(torch.randn(experts, hidden) * 0.02)
+        self.gate_up = matrix(experts, 2 * width, hidden)
+        self.down = matrix(experts, hidden, width, scale=depth_scale)
+        # Several matrices in one tensor: the optimizer orthogonalises each alone.
+        self.qkv.muon_parts = (queries, keys, keys)  # type: ignore[attr-defined]
+        self.gate_up.muon_parts = (width, width)  # type: ignore[attr-defined]
+
+
+class FastMoe(nn.Module):
+    """Qwen3-MoE for training on a CPU: float32 parameters, matrix products in `compute`."""
+
+    def __init__(self, shape: Shape, compute: torch.dtype = torch.bfloat16) -> None:
+        super().__init__()
+        self.shape = shape
+        self.compute = compute
+        self.embed = nn.Parameter(torch.randn(shape.vocab_size, shape.hidden_size) * 0.02)
+        self.layers = nn.ModuleList([_Layer(shape) for _ in range(shape.num_hidden_layers)])
+        self.norm = nn.Parameter(torch.ones(shape.hidden_size))
+
+    def forward(self, ids: Tensor, target: Tensor, capacity_factor: float | None) -> Pass:
+        """Return losses for int64[B, S] ids and their successors."""
+        states, balance, dropped, load = self.states(ids, capacity_factor)
+        final = functional.rms_norm(states, (states.shape[-1],), self.norm, self.shape.rms_norm_eps)
+        flat = final.reshape(-1, final.shape[-1]).to(self.compute)
+        loss = vocabulary_loss(flat, self.embed.to(self.compute), target.reshape(-1))
+        return Pass(loss, balance, dropped, load)
+
+    def logits(self, ids: Tensor) -> Tensor:
+        """Return float32[B, S, V] with nothing dropped."""
+        states, *_ = self.states(ids, None)
+        final = functional.rms_norm(states, (states.shape[-1],), self.norm, self.shape.rms_norm_eps)
+        return (final.to(self.compute) @ self.embed.to(self.compute).T).float()
+
+    def states(
+        self, ids: Tensor, capacity_factor: float | None
+    ) -> tuple[Tensor, Tensor, float, Tensor]:
+        """Return the residual stream before the last norm, balance loss, dropped share, load."""
+        batch, length = ids.shape
+        shape, size = self.shape, (self.shape.hidden_size,)
+        stream = functional.embedding(ids.reshape(-1), self.embed)
+        balance = stream.new_zeros(())
+        dropped = 0
+        loads = []
+        for layer in self.layers:
+            normed = functional.rms_norm(stream, size, layer.input_norm, shape.rms_norm_eps)
+            stream = stream + self._attend(layer, normed.to(self.compute), batch, length)
+            normed = functional.rms_norm(stream, size, layer.post_norm, shape.rms_norm_eps)
+            # The router works in float32: its choice is a discontinuity.
+            chance = torch.softmax(normed @ layer.router.T, dim=-1)
+            weight, chosen = torch.topk(chance, shape.num_experts_per_tok, dim=-1)
+            weight = weight / weight.sum(-1, keepdim=True)
+            plan = dispatch(chosen, shape.num_experts, capacity_factor)
+            out = experts_forward(
+                normed.to(self.compute),
+                weight,
+                layer.gate_up.to(self.compute),
+                layer.down.to(self.compute),
+                plan,
+            )
+            stream = stream + out
+            share = plan.load.to(chance.dtype) / chosen.numel()
+            balance = balance + shape.num_experts * (share * chance.mean(0)).sum()
+            dropped += plan.dropped
+            loads.append(plan.load)
+        pairs = batch * length * shape.num_experts_per_tok * shape.num_hidden_layers
+        return stream.view(batch, length, -1), balance, dropped / pairs, torch.stack(loads)
+
+    def _attend(self, layer: nn.Module, normed: Tensor, batch: int, length: int) -> Tensor:
+        shape, dim = self.shape, self.shape.head_dim
+        heads, keys = shape.num_attention_heads, shape.num_key_value_heads
+        groups = heads // keys
+        mixed = (normed @ layer.qkv.to(self.compute).T).view(batch, length, heads + 2 * keys, dim)
+        mixed = mixed.transpose(1, 2)
+        cos, sin = rotary_tables(length, dim, shape.rope_theta)
+        query, key = mixed[:, :heads].float(), mixed[:, heads : heads + keys].float()
+        query = functional.rms_norm(query, (dim,), layer.query_norm, shape.rms_norm_eps)
+        key = functional.rms_norm(key, (dim,), layer.key_norm, shape.rms_norm_eps)
+        query, key = rotate(query, cos, sin), rotate(key, cos, sin)
+        joined = causal_attention(
+            query.to(self.compute).reshape(batch * keys, groups * length, dim),
+            key.to(self.compute).reshape(batch * keys, length, dim),
+            mixed[:, heads + keys :].reshape(batch * keys, length, dim),
+            groups,
+        )
+        joined = joined.view(batch, heads, length, dim).transpose(1, 2)
+        return joined.reshape(batch * length, heads * dim) @ layer.out.to(self.compute).T
