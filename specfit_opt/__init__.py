@@ -24,3 +24,30 @@ try:
     __version__ = version("specfit")
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
+
+__all__ = [
+    "METHODS",
+    "Advice",
+    "CostModel",
+    "DraftTree",
+    "ExpertRouting",
+    "Instance",
+    "InvalidInputError",
+    "Method",
+    "MissingExtraError",
+    "Solution",
+    "SpecfitError",
+    "Status",
+    "Trace",
+    "TreeSearch",
+    "__version__",
+    "evaluate",
+    "export",
+    "load_instance",
+    "load_trace",
+    "save_instance",
+    "save_trace",
+    "solve",
+    "solve_instance",
+    "solve_many",
+]

@@ -94,6 +94,17 @@ def is_scalar(value: Any, name: str) -> bool:
     return _array(value, name).ndim == 0
 
 
+def checked_rate(rate: Any) -> float | None:
+    """Return ``rate`` as a finite float >= 0 in tokens per second, or None.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is neither.
+    """
+    return None if rate is None else nonnegative_number(rate, "rate", "tokens per second")
+
+
 def _array(value: Any, name: str) -> NDArray[Any]:
     try:
         return np.asarray(value)

@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import kernel
-from ._validate import float_array, integer_array, nonnegative_number
+from ._validate import checked_rate, float_array, integer_array, nonnegative_number
 from .cost import CostModel
 from .errors import InvalidInputError
 from .instance import check_sizes
 from .methods.exact import check_claim
 from .routing import checked_resident
 from .solution import Figures, Solution, Status, solution_from_figures
-from .solve import checked_rate
 from .tree import PROBABILITY_TOLERANCE
 
 #: A next level must promise at least this relative gain; below it is rounding.
@@ -251,9 +250,8 @@ class TreeSearch:
         page). *Certified*: under each frontier node a chain of virtual nodes, each with the node's
         own path probability and no experts; no set of descendants can add more, provided that the
         path probabilities of siblings add up to at most their parent's, as those of disjoint
-        events do. *Expected*: one
-        child with path probability ``p * acceptance`` that loads as many new experts as its parent
-        did.
+        events do. *Expected*: one child with path probability ``p * acceptance`` that loads as
+        many experts as its parent did beyond its own ancestors (a root: all of its own).
         """
         current = self.solution.objective
         level_time = nonnegative_number(level_time, "level_time", "seconds")
@@ -270,9 +268,7 @@ class TreeSearch:
         scale = abs(current) if self.rate is None else self.solution.expected_tokens
         least = current + _PROMISE * scale
         if bound <= least:
-            reason = (
-                f"no continuation can exceed {bound:.6g} {unit}, and {current:.6g} is in hand"
-            )
+            reason = f"no continuation can exceed {bound:.6g} {unit}, and {current:.6g} is in hand"
             return Advice(False, "certified", reason, current, bound)
         if acceptance is None:
             reason = f"a continuation could reach {bound:.6g} {unit}; {current:.6g} is in hand"
@@ -281,10 +277,7 @@ class TreeSearch:
         novelty = self._state.novelty()
         expected = self._with_children(
             nodes,
-            [
-                self._prob[v] * chance[min(self._depth[v] + 1, len(chance) - 1)]
-                for v in nodes
-            ],
+            [self._prob[v] * chance[min(self._depth[v] + 1, len(chance) - 1)] for v in nodes],
             [float(novelty[v]) for v in nodes],
             level_time,
             1,
@@ -359,7 +352,7 @@ class TreeSearch:
         depth: int,
         relaxed: bool,
     ) -> float:
-        """Return the best objective with a chain of ``depth`` virtual nodes under each of ``nodes``.
+        """Return the best objective with ``depth`` virtual nodes in a chain under each of ``nodes``.
 
         ``relaxed`` replaces a node_time table by its suffix minimum: real children are at least as
         many as the virtual ones, and more nodes may cost less or be allowed where fewer are not.
@@ -398,9 +391,7 @@ def _as_given(value: Any, dtype: Any, ndim: int) -> NDArray[Any] | None:
 
 def _bad_parent(u: int, v: int, first: int) -> str:
     if u == -1:
-        return (
-            f"parent[{v - first}] = -1: node {v} is a root, but roots come with the first level"
-        )
+        return f"parent[{v - first}] = -1: node {v} is a root, but roots come with the first level"
     return (
         f"parent[{v - first}] = {u} is no earlier node; node ids count on from the last level, "
         f"this is node {v}"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import kernel
-from ._validate import frozen, refreeze
+from ._validate import checked_rate, frozen, refreeze
 from .cost import CostModel
 from .errors import InvalidInputError
 from .instance import Instance
@@ -279,6 +279,7 @@ def evaluate(
     O(m L E / 64) time for m chosen nodes. The objective is :eq:`eq-objective` of the theory page.
     """
     instance = Instance(tree, routing, cost_model)
+    rate = checked_rate(rate)
     mask = closed_mask(tree, nodes)
     size = int(mask.sum())
     if not math.isfinite(node_time_at(cost_model, size)):

@@ -6,6 +6,7 @@ import inspect
 import math
 from typing import Any
 
+from ._validate import checked_rate
 from .cost import CostModel
 from .errors import InvalidInputError
 from .instance import Instance
@@ -131,18 +132,7 @@ def solve_instance(
         raise InvalidInputError(f"time_limit must be a positive number of seconds: {time_limit!r}")
     if method_options:
         check_options(method, method_options)
-    return select(
-        instance, rate=rate, max_nodes=max_nodes, time_limit=time_limit, **method_options
-    )
-
-
-def checked_rate(rate: float | None) -> float | None:
-    """Return ``rate`` as a finite float >= 0, or None."""
-    if rate is None:
-        return None
-    if not 0.0 <= rate < math.inf:
-        raise InvalidInputError(f"rate must be finite and >= 0 tokens per second, got {rate!r}")
-    return float(rate)
+    return select(instance, rate=rate, max_nodes=max_nodes, time_limit=time_limit, **method_options)
 
 
 def checked_max_nodes(max_nodes: int, instance: Instance) -> int:

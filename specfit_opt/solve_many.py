@@ -7,13 +7,14 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any
 
+from ._validate import checked_rate
 from .cost import CostModel
 from .errors import InvalidInputError
 from .instance import Instance
 from .methods import get_method
 from .routing import ExpertRouting
 from .solution import Solution
-from .solve import check_options, checked_rate, solve_instance
+from .solve import check_options, solve_instance
 from .tree import DraftTree
 
 #: Most problems that are handed to a worker at once.

@@ -318,9 +318,7 @@ def _check_range(prob: NDArray[np.float64], name: str) -> None:
         raise InvalidInputError(f"{name}[{v}] = {prob[v]} is no probability; it must be in [0, 1]")
 
 
-def _checked_path_prob(
-    parent: NDArray[np.int32], prob: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _checked_path_prob(parent: NDArray[np.int32], prob: NDArray[np.float64]) -> NDArray[np.float64]:
     _check_range(prob, "path_prob")
     is_root = parent < 0
     above = np.where(is_root, 1.0, prob[parent])

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .._validate import checked_rate
 from ..errors import InvalidInputError
 from ..instance import Instance
-from ..solve import checked_max_nodes, checked_rate
+from ..solve import checked_max_nodes
 
 
 @dataclass(frozen=True, eq=False)

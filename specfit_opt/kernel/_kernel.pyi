@@ -13,9 +13,7 @@ ROW_VARIABLE: str
 CHECKED: bool
 
 def row_versions() -> list[str]: ...
-def pack(
-    experts: NDArray[np.integer[Any]], n_experts: int
-) -> tuple[NDArray[np.uint64], int]: ...
+def pack(experts: NDArray[np.integer[Any]], n_experts: int) -> tuple[NDArray[np.uint64], int]: ...
 def evaluate(
     mask: NDArray[np.bool_],
     path_prob: NDArray[np.float64],

@@ -296,12 +296,20 @@ cdef class TreeState:
         return 0
 
     def novelty(self):
-        """Return the price of each node's experts that no ancestor and no root uses; see twin.py."""
+        """Return the price of the experts that each node adds to its ancestors'; see twin.py."""
         out = np.empty(self.n)
         cdef double[::1] seconds = out
         cdef Py_ssize_t v
+        cdef uint64_t *row = <uint64_t *> malloc(self.price.words * sizeof(uint64_t))
+        if row == NULL:
+            raise MemoryError
         for v in range(self.n):
-            seconds[v] = price_of(&self.price, self.fresh + v * self.price.words)
+            if self.parent[v] >= 0:
+                seconds[v] = price_of(&self.price, self.fresh + v * self.price.words)
+            else:
+                price_row(&self.price, self.packed + v * self.price.packed_words, row)
+                seconds[v] = price_of(&self.price, row)
+        free(row)
         return out
 
     def solve(

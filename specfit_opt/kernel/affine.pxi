@@ -193,7 +193,7 @@ cdef bint affine_part(
             return False
     slope[0] = (p.table[last] - p.table[first]) / <double> max(last - first, 1)
     if slope[0] < 0.0:
-        return False  # closures would not shrink as lambda rises
+        return False  # past the table the line would fall below zero
     for k in range(first, last + 1):
         line = p.table[first] + slope[0] * <double> (k - first)
         if fabs(p.table[k] - line) > PROOF * (p.base + fabs(line)):

@@ -93,6 +93,14 @@ cdef inline uint64_t mask_word(const uint8_t *flags, int64_t count) noexcept nog
     return word
 
 
+cdef inline void price_row(const Price *price, const uint64_t *packed, uint64_t *row) noexcept nogil:
+    """Lay a packed row out by price class."""
+    cdef int64_t j, c, inner = price.packed_words
+    for c in range(price.classes):
+        for j in range(inner):
+            row[c * inner + j] = packed[j] & price.mask[c * inner + j]
+
+
 cdef void index_rows(
     const Price *price, int64_t first, int64_t m, const int32_t *parent, const uint64_t *packed,
     uint64_t *root_union, uint64_t *used, uint64_t *fresh,

@@ -24,9 +24,7 @@ Figures = tuple[float, float, NDArray[np.int64], NDArray[np.int64]]
 Result = tuple[NDArray[np.bool_], bool, float, float, dict[str, Any], Figures | None]
 
 
-def pack(
-    experts: NDArray[np.integer], n_experts: int
-) -> tuple[NDArray[np.uint64], int]:
+def pack(experts: NDArray[np.integer], n_experts: int) -> tuple[NDArray[np.uint64], int]:
     """Pack expert ids into bit rows.
 
     Parameters
@@ -40,7 +38,7 @@ def pack(
     bad : int
         Flat index of the first id outside [-1, n_experts), or -1. ``rows`` is then incomplete.
     """
-    n, n_layers, k = experts.shape
+    n, n_layers, _ = experts.shape
     words = -(-n_experts // 64)
     rows = np.zeros((n, n_layers * words), dtype=np.uint64)
     flat = experts.reshape(-1)
@@ -187,7 +185,7 @@ class TreeState:
         rows: NDArray[np.uint64],
     ) -> None:
         """Append nodes whose experts are packed already. Roots come with the first call only."""
-        bits = [int.from_bytes(row.tobytes(), "little") & self._price.priced for row in rows]
+        bits = [self._bits(row) for row in rows]
         parents = parent.tolist()
         for u, own in zip(parents, bits, strict=True):
             if u < 0:
@@ -201,8 +199,20 @@ class TreeState:
         self._rows.append(rows)
 
     def novelty(self) -> NDArray[np.float64]:
-        """Return the price in seconds of each node's experts that no ancestor and no root uses."""
-        return np.array([self._price(bits) for bits in self._fresh])
+        """Return the price in seconds of the experts that each node adds to its ancestors'.
+
+        Of a root, all of its experts. What another root uses is not counted for the other nodes.
+        """
+        own = (row for rows in self._rows for row in rows)
+        return np.array(
+            [
+                self._price(bits if u >= 0 else self._bits(row))
+                for u, bits, row in zip(self._parent, self._fresh, own, strict=True)
+            ]
+        )
+
+    def _bits(self, row: NDArray[np.uint64]) -> int:
+        return int.from_bytes(row.tobytes(), "little") & self._price.priced
 
     def solve(
         self,
@@ -224,7 +234,8 @@ class TreeState:
         parent, prob, fresh = self._parent, self._prob, self._fresh
         extra = [0.0] * len(parent)
         if virtual_parent is not None:
-            assert virtual_prob is not None and virtual_time is not None
+            assert virtual_prob is not None
+            assert virtual_time is not None
             parent = parent + virtual_parent.tolist()
             prob = prob + virtual_prob.tolist()
             fresh = fresh + [0] * len(virtual_parent)
@@ -277,18 +288,19 @@ class _Price:
         values = sorted(set(self.weight) - {0.0})
         flat = weight.ravel()
         # Grouping by value turns a sum over experts into a few bit counts.
-        self.groups = [
-            (value, int.from_bytes(np.packbits(flat == value, bitorder="little").tobytes(), "little"))
-            for value in values
-        ] if len(values) <= 64 else None
-        self.priced = int.from_bytes(
-            np.packbits(flat != 0.0, bitorder="little").tobytes(), "little"
+        self.groups = (
+            [(value, _as_integer(flat == value)) for value in values] if len(values) <= 64 else None
         )
+        self.priced = _as_integer(flat != 0.0)
 
     def __call__(self, bits: int) -> float:
         if self.groups is not None:
             return math.fsum(value * (bits & mask).bit_count() for value, mask in self.groups)
         return math.fsum(self.weight[i] for i in _bits(bits))
+
+
+def _as_integer(flags: NDArray[np.bool_]) -> int:
+    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
 
 
 def _bits(bits: int) -> Iterator[int]:
@@ -420,11 +432,12 @@ class _Problem:
         last = first
         while last < self.max_nodes and self.node_time[last + 1] < math.inf:
             last += 1
-        if not self.node_time[first] < math.inf or any(map(self.allowed, range(last + 1, self.n + 1))):
+        beyond = range(last + 1, self.n + 1)
+        if not self.node_time[first] < math.inf or any(map(self.allowed, beyond)):
             return None
         slope = (self.node_time[last] - self.node_time[first]) / max(last - first, 1)
         if slope < 0.0:
-            return None  # closures would not shrink as lambda rises
+            return None  # past the table the line would fall below zero
         for k in range(first, last + 1):
             line = self.node_time[first] + slope * (k - first)
             if abs(self.node_time[k] - line) > _PROOF * (self.base + line):
@@ -473,9 +486,8 @@ class _Problem:
             try:
                 branch = self.explore(trail)
             except _Deadline as late:
-                waiting = [d.bound for d in trail if d.inside]
-                here = trail[-1].bound if trail else late.bound
-                return max(waiting + [here])
+                waiting = [decision.bound for decision in trail if decision.inside]
+                return max([*waiting, trail[-1].bound if trail else late.bound])
             if branch is not None:
                 self.stats["branches"] += 1
                 trail.append(branch)
@@ -487,7 +499,7 @@ class _Problem:
             trail[-1].inside = False
 
     def matters(self, bound: float) -> bool:
-        """Whether a bound on the objective leaves room for a better set, or an equal smaller one."""
+        """Whether a bound on the objective leaves room for a better set, or a smaller equal."""
         slack = _PROOF * (self.lam if self.is_ratio else self.best.tokens)
         return bound >= self.objective(self.best) - slack
 
@@ -561,8 +573,7 @@ class _Problem:
             rivals = [
                 (excess[k], -k)
                 for k in excess
-                if excess[k]
-                > (floor - self.slack if k < self.best.size else floor + self.slack)
+                if excess[k] > (floor - self.slack if k < self.best.size else floor + self.slack)
             ]
             if not rivals:
                 return None
