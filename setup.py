@@ -17,10 +17,12 @@ from setuptools import Extension, setup
 
 
 def switch(name: str) -> bool:
+    """Whether an environment variable is set to anything but 0."""
     return os.environ.get(name, "") not in ("", "0")
 
 
 def extensions() -> list[Extension]:
+    """Return the compiled modules of this build."""
     if switch("SPECFIT_BUILD_PURE"):
         return []
     from Cython.Build import cythonize

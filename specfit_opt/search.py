@@ -352,7 +352,7 @@ class TreeSearch:
         depth: int,
         relaxed: bool,
     ) -> float:
-        """Return the best objective with ``depth`` virtual nodes in a chain under each of ``nodes``.
+        """Return the best objective with ``depth`` virtual nodes, a chain, under each of ``nodes``.
 
         ``relaxed`` replaces a node_time table by its suffix minimum: real children are at least as
         many as the virtual ones, and more nodes may cost less or be allowed where fewer are not.
