@@ -96,7 +96,8 @@ def test_tree_state(kind):
         assert ours.novelty() == pytest.approx(theirs.novelty(), rel=1e-12)
         for rate in (math.nan, 0.7):
             mine, other = (s.solve(*question(instance, rate)) for s in (ours, theirs))
-            assert mine[1] and other[1]
+            assert mine[1]
+            assert other[1]
             assert mine[2] == pytest.approx(other[2], rel=1e-9, abs=1e-9)
             assert mine[0].sum() == other[0].sum()
             assert mine[5][:2] == pytest.approx(other[5][:2], rel=1e-9)

@@ -16,7 +16,7 @@ BROKEN = "import sys; sys.modules['specfit_opt.kernel._kernel'] = None; "
 
 def test_the_compiled_kernel_is_in_use_unless_the_twin_was_asked_for():
     # A build that broke must fail here, not pass slowly on the twin.
-    assert kernel.NAME == (os.environ.get(kernel.VARIABLE) or "cython")
+    assert (os.environ.get(kernel.VARIABLE) or "cython") == kernel.NAME
 
 
 def test_choice_by_environment_variable(tmp_path):
