@@ -31,7 +31,7 @@ _LABEL_LIMIT = 80
 
 
 def plot_tree(tree: DraftTree, solution: Solution | None = None, ax: Axes | None = None) -> Axes:
-    """Draw a draft tree in layers by depth, the chosen nodes filled.
+    """Draw a draft tree in layers by depth, root on the left, the chosen nodes filled.
 
     The area of a node is proportional to its path probability, down to a smallest visible dot;
     trees of up to 80 nodes also carry the probability as a label, in percent.
@@ -62,18 +62,18 @@ def plot_tree(tree: DraftTree, solution: Solution | None = None, ax: Axes | None
     require_matplotlib()
     from matplotlib.collections import LineCollection
 
-    position = tidy_layout(tree)
+    position = tidy_layout(tree)[:, ::-1]  # depth to the right, siblings from top to bottom
     if ax is None:
         ax = _new_figure(tree_figure_size(tree)).subplots()
     chosen = np.ones(tree.n_nodes, bool) if solution is None else solution.mask
-    scale = _node_scale(ax, position)
     linked = np.flatnonzero(tree.parent >= 0)
     for used, colour, width, order in ((False, _REJECTED, 0.8, 1), (True, _CHOSEN, 1.6, 2)):
         nodes = linked[chosen[linked] == used]
         lines = list(np.stack([position[tree.parent[nodes]], position[nodes]], axis=1))
         ax.add_collection(LineCollection(lines, colors=colour, linewidths=width, zorder=order))
-    area = np.maximum(scale * tree.path_prob, np.where(chosen, 12.0, 7.0))
-    for used, label in ((True, "chosen"), (False, "not chosen")):
+    largest = _largest_area(ax, tree, position)
+    area = np.maximum(largest * tree.path_prob, np.where(chosen, 12.0, 7.0))
+    for used in (True, False):
         ax.scatter(
             position[chosen == used, 0],
             position[chosen == used, 1],
@@ -81,8 +81,7 @@ def plot_tree(tree: DraftTree, solution: Solution | None = None, ax: Axes | None
             facecolors=_CHOSEN if used else "white",
             edgecolors=_CHOSEN if used else _REJECTED,
             linewidths=1.0,
-            zorder=4 if used else 3,
-            label=label,
+            zorder=5 if used else 4,
         )
     if tree.n_nodes <= _LABEL_LIMIT:
         _label_nodes(ax, tree, position, area, chosen)
@@ -151,10 +150,7 @@ def plot_replay(results: Sequence[ReplayResult]) -> Figure:
         panel.set_xlim(0.0, 1.22 * best if np.isfinite(best) else 1.0)
         panel.set_xlabel("tokens/s", fontsize=8, color=_INK)
         panel.tick_params(length=0, labelsize=8, colors=_INK)
-        panel.grid(axis="x", color="#eef1f3", linewidth=0.8)
-        panel.set_axisbelow(True)
-        for side in ("top", "right", "bottom", "left"):
-            panel.spines[side].set_visible(False)
+        _clear_frame(panel)
     for panel in panels[len(cells) :]:
         panel.set_visible(False)
     panels[0].set_yticks(range(len(policies)), policies)
@@ -173,10 +169,10 @@ def plot_replay(results: Sequence[ReplayResult]) -> Figure:
 
 def tree_figure_size(tree: DraftTree) -> tuple[float, float]:
     """Return the figure width and height, in inches, at which :func:`plot_tree` is legible."""
-    position = tidy_layout(tree)
-    width = 1.2 + 0.42 * (position[:, 0].max() + 1.0)
-    height = 1.0 + 0.8 * (position[:, 1].max() + 1.0)
-    return float(np.clip(width, 4.5, 22.0)), float(np.clip(height, 2.6, 14.0))
+    across, depth = tidy_layout(tree).max(axis=0).tolist()
+    width = 1.2 + 1.15 * (depth + 1.0)
+    height = 1.2 + 0.21 * (across + 1.0)
+    return float(np.clip(width, 4.5, 22.0)), float(np.clip(height, 2.4, 22.0))
 
 
 def require_matplotlib() -> Any:
@@ -233,12 +229,16 @@ def _cell_title(result: ReplayResult) -> str:
     return f"{result.trace}\n{result.profile}, {cache}"
 
 
-def _node_scale(ax: Axes, position: Any) -> float:
-    """Return the area, in square points, of a node of probability 1 that leaves room for all."""
-    width, height = ax.figure.get_size_inches()  # type: ignore[union-attr]
-    across = 72.0 * width / (position[:, 0].max() + 1.5)
-    down = 72.0 * height / (position[:, 1].max() + 1.5)
-    return float(np.clip(0.9 * min(across, down), 4.0, 26.0) ** 2)
+def _largest_area(ax: Axes, tree: DraftTree, position: Any) -> float:
+    """Return the area, in square points, of a node of probability 1 that leaves room for all.
+
+    Two nodes of one depth and root share a probability of 1, so that their radii add up to at most
+    0.71 times this node's diameter; two roots do not share.
+    """
+    width, height = ax.figure.figure.get_size_inches()
+    column = 72.0 * width / (position[:, 0].max() + 1.5)
+    row = 72.0 * height / (position[:, 1].max() + 1.5)
+    return float(np.clip(min(0.9 * column, (1.3 if tree.n_roots == 1 else 0.9) * row), 4, 24)) ** 2
 
 
 def _label_nodes(ax: Axes, tree: DraftTree, position: Any, area: Any, chosen: Any) -> None:
@@ -254,7 +254,9 @@ def _label_nodes(ax: Axes, tree: DraftTree, position: Any, area: Any, chosen: An
             color="white" if inside and chosen[v] else _INK,
             va="center_baseline",
             ha="center" if inside else "left",
-            zorder=5,
+            # Edges to children leave on this side; the label interrupts them.
+            bbox=None if inside else {"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+            zorder=6 if inside else 3,
         )
 
 
@@ -267,24 +269,18 @@ def _percent(probability: float) -> str:
 
 def _dress(ax: Axes, tree: DraftTree, position: Any, solution: Solution | None) -> None:
     levels = int(tree.depth.max()) + 1
-    ax.set_xlim(-0.8, position[:, 0].max() + 0.8)
-    ax.set_ylim(levels - 0.5, -0.6)  # the root on top
-    ax.set_xticks([])
-    step = max(1, levels // 12)
-    ax.set_yticks(range(0, levels, step))
-    ax.set_ylabel("depth", fontsize=8, color=_INK)
-    ax.tick_params(axis="y", length=0, colors=_INK, labelsize=8)
-    for side in ("top", "right", "bottom", "left"):
-        ax.spines[side].set_visible(False)
-    legend = "area" if tree.n_nodes > _LABEL_LIMIT else "area and label"
-    ax.set_xlabel(
-        f"{'' if solution is None else 'filled: chosen;  '}{legend}: path probability"
-        f"{'' if tree.n_nodes > _LABEL_LIMIT else ' in %'}",
-        fontsize=8,
-        color=_INK,
-    )
-    ax.grid(axis="y", color="#eef1f3", linewidth=0.8)
-    ax.set_axisbelow(True)
+    ax.set_xlim(-0.4, levels - 0.5)
+    ax.set_ylim(position[:, 1].max() + 0.9, -0.9)  # the first child on top
+    ax.set_yticks([])
+    ax.set_xticks(range(0, levels, max(1, levels // 12)))
+    ax.tick_params(axis="x", length=0, colors=_INK, labelsize=8)
+    _clear_frame(ax)
+    parts = ["depth" if solution is None else "depth;  filled: chosen"]
+    if tree.n_nodes <= _LABEL_LIMIT:
+        parts.append("area and label: path probability in %")
+    else:
+        parts.append("area: path probability")
+    ax.set_xlabel(";  ".join(parts), fontsize=8, color=_INK)
     if solution is not None:
         ax.set_title(
             f"{solution.method or 'subtree'}: {solution.n_selected} of {tree.n_nodes} nodes "
@@ -293,3 +289,10 @@ def _dress(ax: Axes, tree: DraftTree, position: Any, solution: Solution | None) 
             fontsize=10,
             color=_INK,
         )
+
+
+def _clear_frame(ax: Axes) -> None:
+    ax.grid(axis="x", color="#eef1f3", linewidth=0.8)
+    ax.set_axisbelow(True)
+    for side in ("top", "right", "bottom", "left"):
+        ax.spines[side].set_visible(False)

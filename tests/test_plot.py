@@ -49,7 +49,7 @@ def test_the_chosen_nodes_are_filled_and_every_edge_is_drawn(instance, ax):
     assert len(hollow) == tree.n_nodes - solution.n_selected
     edges = [c for c in ax.collections if isinstance(c, LineCollection)]
     assert sum(len(c.get_segments()) for c in edges) == tree.n_nodes - 1
-    assert sorted(y for _, y in filled) == sorted(tree.depth[solution.mask])
+    assert sorted(x for x, _ in filled) == sorted(tree.depth[solution.mask])
     assert str(solution.n_selected) in ax.get_title()
     assert "optimal" in ax.get_title()
 
