@@ -36,7 +36,7 @@ bench: $(VENV)/.with-bench  ## every benchmark once, in this environment
 	$(python) -m asv check -E existing:$(python)
 	$(python) -m asv run -E existing:$(python) --quick --dry-run --show-stderr
 
-# The two targets below build the kernel in a copy of the package, so that the normal build stays as
+# The two targets below build the kernel in a copy of the checkout, so that the normal build stays as
 # it is, and put that copy first on the path. Tests that read the optional folder beside the checkout
 # find it beside the copy too.
 check-bounds: copy := $(CURDIR)/build/checked
@@ -60,8 +60,8 @@ sanitize: $(VENV)/.with-test  ## the tests on a kernel under the address and UB 
 define copy_and_build
 rm -rf $(copy)
 mkdir -p $(copy)
-cp -r specfit_opt tests setup.py pyproject.toml README.md LICENSE $(copy)
-find $(copy) \( -name '*.so' -o -name '_kernel.c' \) -delete
+tar -c --exclude=./build --exclude=./.?* --exclude=./docs/_build --exclude='*.so' --exclude=_kernel.c . \
+	| tar -x -C $(copy)
 cd $(copy) && $(1) $(python) setup.py --quiet build_ext --inplace
 if [ -d ../shared ]; then ln -sfn $(abspath ../shared) build/shared; fi
 endef
