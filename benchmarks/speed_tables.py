@@ -1,0 +1,197 @@
+"""Time the exact method and write the tables that the documentation shows.
+
+    python -m benchmarks.speed_tables [--repeats N] [--skip-mip]
+
+Each table is written whole or not at all. Times are of one process on one machine; the ratios are
+what can be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from specfit_opt import ExpertRouting, Instance, TreeSearch, kernel, solve
+from specfit_opt.files.atomic import atomic_write
+from specfit_opt.generate import generate
+
+from . import dinkelbach_maxflow
+from .bench_limits import HARD
+from .bench_scaling import EXPERTS, LAYERS, NODES
+from .problems import REAL_AFFINE, REAL_ALL, SEEDS, STAIRCASES, levels, qwen3, real, sized
+from .timing import median_time
+
+RESULTS = Path(__file__).parent / "results"
+COMMAND = "python -m benchmarks.speed_tables"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--repeats", type=int, default=300, help="calls per median (default 300)")
+    parser.add_argument("--skip-mip", action="store_true", help="leave out the slow MIP column")
+    options = parser.parse_args()
+    write("speed.txt", speed(options.repeats))
+    write("solvers.txt", solvers(options.repeats, not options.skip_mip))
+    write("scaling.txt", scaling(options.repeats))
+
+
+def write(name: str, lines: Iterable[str]) -> None:
+    text = "\n".join([f"$ {COMMAND}", f"kernel: {kernel.NAME} ({rows_in_use()} rows)", "", *lines])
+    with atomic_write(RESULTS / name, "w") as handle:
+        handle.write(text + "\n")
+    print(text, end="\n\n")
+
+
+def rows_in_use() -> str:
+    if kernel.NAME != "cython":
+        return "no"
+    from specfit_opt.kernel import _kernel
+
+    return _kernel.ROWS
+
+
+def microseconds(call: Callable[[], object], repeats: int) -> float:
+    return 1e6 * median_time(call, repeats)
+
+
+def solving(problem: Instance) -> Callable[[], object]:
+    return lambda: solve(problem.tree, problem.routing, problem.cost_model)
+
+
+def row(label: str, values: Sequence[float]) -> str:
+    return (
+        f"{label:<44}{statistics.median(values):9.1f}{min(values):9.1f}{max(values):9.1f}"
+        f"{len(values):6d}"
+    )
+
+
+def speed(repeats: int) -> Iterable[str]:
+    """Time whole calls of solve, packing and TreeSearch."""
+    yield f"{'microseconds, each the median of ' + str(repeats):<44}   median      min      max cases"
+    problems = [qwen3(seed) for seed in SEEDS]
+    yield row(
+        "solve, 60 nodes x 48 x 128, top-8, affine",
+        [microseconds(solving(p), repeats) for p in problems],
+    )
+    yield row(
+        "packing the same",
+        [
+            microseconds(
+                lambda r=p.routing: ExpertRouting(r.experts, r.n_experts, r.resident), repeats
+            )
+            for p in problems
+        ],
+    )
+    for name in STAIRCASES:
+        tables = [qwen3(seed, name) for seed in SEEDS]
+        assert all(solve(p.tree, p.routing, p.cost_model).gap == 0.0 for p in tables)
+        yield row(
+            f"solve, 60 nodes, {name} table, proven",
+            [microseconds(solving(p), repeats) for p in tables],
+        )
+    yield row(
+        "solve, pool of 611 nodes",
+        [microseconds(solving(qwen3(seed, nodes=611)), repeats) for seed in SEEDS],
+    )
+    if REAL_AFFINE:
+        yield row(
+            "solve, real routing, affine",
+            [microseconds(solving(real(name)), repeats) for name in REAL_AFFINE],
+        )
+        yield row(
+            "solve, real routing, all tables",
+            [microseconds(solving(real(name)), repeats) for name in REAL_ALL],
+        )
+    yield row("TreeSearch.extend by 10 nodes, with its solve", extend_times(repeats))
+    yield ""
+    yield f"{'hard stars of 200 nodes, time_limit=1.0':<44}  seconds   status      gap"
+    for name in HARD:
+        problem = generate(name, seed=0, nodes=200)
+        solution = solve(problem.tree, problem.routing, problem.cost_model, time_limit=1.0)
+        call = lambda p=problem: solve(p.tree, p.routing, p.cost_model, time_limit=1.0)  # noqa: E731
+        yield (
+            f"{name:<44}{median_time(call, 3):9.3f} {solution.status.value:>8} {solution.gap:8.2%}"
+        )
+
+
+def extend_times(repeats: int) -> list[float]:
+    """Return the median time of the extend of each level but the root's, in microseconds."""
+    import time
+
+    times: dict[tuple[int, int], list[float]] = {}
+    for seed in SEEDS:
+        instance, parts = levels(seed)
+        routing = instance.routing
+        for _ in range(repeats):
+            search = TreeSearch(
+                instance.cost_model, routing.n_layers, routing.n_experts, routing.resident
+            )
+            for level, part in enumerate(parts):
+                start = time.perf_counter()
+                search.extend(*part)
+                times.setdefault((seed, level), []).append(time.perf_counter() - start)
+    return [1e6 * statistics.median(t) for (_, level), t in times.items() if level > 0]
+
+
+def solvers(repeats: int, with_mip: bool) -> Iterable[str]:
+    """Compare with Dinkelbach over OR-Tools' maximum flow and with the MIP, ratios of one run."""
+    yield f"{'problem':<44}{'exact us':>9}{'maxflow':>9}{'MIP':>11}"
+    names: list[tuple[str, Instance]] = [
+        (f"qwen3-30b-a3b, 60 nodes, seed {seed}", qwen3(seed)) for seed in list(SEEDS)[:4]
+    ]
+    names += [(name, real(name)) for name in REAL_AFFINE]
+    flows, mips = [], []
+    for label, problem in names:
+        ours = median_time(solving(problem), repeats)
+        best = solve(problem.tree, problem.routing, problem.cost_model).throughput
+        found = dinkelbach_maxflow.solve(problem).throughput
+        assert abs(found / best - 1.0) < 1e-6, label
+        flow = median_time(lambda p=problem: dinkelbach_maxflow.solve(p), 5) / ours
+        flows.append(flow)
+        line = f"{label:<44}{1e6 * ours:9.1f}{flow:8.0f}x"
+        if with_mip:
+
+            def mip(p: Instance = problem) -> float:
+                solution = solve(p.tree, p.routing, p.cost_model, method="mip")
+                assert solution.gap == 0.0
+                return solution.throughput
+
+            assert abs(mip() / best - 1.0) < 1e-6, label
+            times = median_time(mip, 1) / ours
+            mips.append(times)
+            line += f"{times:10.0f}x"
+        yield line
+    yield f"{'least':<44}{'':9}{min(flows):8.0f}x" + (f"{min(mips):10.0f}x" if mips else "")
+    yield (
+        f"{'median':<44}{'':9}{statistics.median(flows):8.0f}x"
+        + (f"{statistics.median(mips):10.0f}x" if mips else "")
+    )
+    yield ""
+    yield "maxflow: Dinkelbach's method over OR-Tools' SimpleMaxFlow (benchmarks/dinkelbach_maxflow.py)"
+    yield "MIP: method='mip', HiGHS. Columns give how many times as long as the exact method they take."
+
+
+def scaling(repeats: int) -> Iterable[str]:
+    """Change one dimension of the 60 x 48 x 128 problem at a time."""
+    for title, values, make in (
+        ("nodes", NODES, lambda v: sized(nodes=v)),
+        ("layers", LAYERS, lambda v: sized(layers=v)),
+        ("experts", EXPERTS, lambda v: sized(experts=v)),
+    ):
+        yield f"{title:>8}  microseconds  rounds  cuts  chosen"
+        for value in values:
+            problem = make(value)
+            solution = solve(problem.tree, problem.routing, problem.cost_model)
+            time = microseconds(solving(problem), max(10, repeats * 60 // max(value, 60)))
+            stats = solution.stats
+            yield (
+                f"{value:8d}{time:14.1f}{stats['rounds']:8d}{stats['cuts']:6d}"
+                f"{solution.n_selected:8d}"
+            )
+        yield ""
+
+
+if __name__ == "__main__":
+    main()
