@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .fusion import fusible
+
 __all__ = ["causal_attention", "rotary_tables", "rotate"]
 
 
@@ -58,9 +60,9 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, groups: int) -> Tensor:
         length, dim = key.shape[1:]
-        scores = torch.bmm(query, key.transpose(1, 2)).float().mul_(dim**-0.5)
-        scores.view(-1, length, length).add_(_future(length))
-        chance = torch.softmax(scores, dim=-1).to(query.dtype)
+        scores = torch.bmm(query, key.transpose(1, 2)).view(-1, length, length)
+        chance = _masked_softmax(scores, _future(length), dim**-0.5)
+        chance = chance.view(len(query), -1, length)
         ctx.save_for_backward(query, key, value, chance)
         return torch.bmm(chance, value)
 
@@ -69,8 +71,19 @@ class _Attention(torch.autograd.Function):
         query, key, value, chance = ctx.saved_tensors
         grad_value = torch.bmm(chance.transpose(1, 2), grad)
         grad_chance = torch.bmm(grad, value.transpose(1, 2))
-        grad_scores = torch._softmax_backward_data(grad_chance, chance, -1, chance.dtype)
-        scale = key.shape[2] ** -0.5
-        grad_query = torch.bmm(grad_scores, key) * scale
-        grad_key = torch.bmm(grad_scores.transpose(1, 2), query) * scale
+        grad_scores = _softmax_back(grad_chance, chance, key.shape[2] ** -0.5)
+        grad_query = torch.bmm(grad_scores, key)
+        grad_key = torch.bmm(grad_scores.transpose(1, 2), query)
         return grad_query, grad_key, grad_value, None
+
+
+@fusible
+def _masked_softmax(scores: Tensor, future: Tensor, scale: float) -> Tensor:
+    return torch.softmax(scores.float() * scale + future, dim=-1).to(scores.dtype)
+
+
+@fusible
+def _softmax_back(grad: Tensor, chance: Tensor, scale: float) -> Tensor:
+    wide, chance = grad.float(), chance.float()
+    inner = (wide * chance).sum(-1, keepdim=True)
+    return (chance * (wide - inner) * scale).to(grad.dtype)

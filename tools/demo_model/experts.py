@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .fusion import fusible
+
 __all__ = ["Dispatch", "dispatch", "experts_forward"]
 
 
@@ -117,7 +119,7 @@ class _Experts(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, gate_up: Tensor, down: Tensor, plan: Dispatch
     ) -> Tensor:
-        n_experts, width = gate_up.shape[0], down.shape[2]
+        n_experts = gate_up.shape[0]
         top_k = weight.shape[1]
         token = torch.div(plan.pair, top_k, rounding_mode="floor")
         block = hidden.index_select(0, token).view(n_experts, plan.capacity, -1)
@@ -125,43 +127,56 @@ class _Experts(torch.autograd.Function):
         scale = scale.to(hidden.dtype).view(n_experts, 1, plan.capacity)
         # Experts' rows lie along the last dimension: gate and up are then contiguous halves.
         both = torch.bmm(gate_up, block.transpose(1, 2))
-        gate, up = both[:, :width], both[:, width:]
-        active = torch.nn.functional.silu(gate) * up
         # The routing weight is applied before the last product, where the rows are short.
-        scaled = active * scale
+        scaled = _activate(both, scale)
         rows = torch.bmm(scaled.transpose(1, 2), down.transpose(1, 2)).view(-1, hidden.shape[1])
-        ctx.save_for_backward(block, both, active, scaled, scale, token, gate_up, down)
+        ctx.save_for_backward(block, both, scaled, scale, token, gate_up, down)
         ctx.plan = plan
         return _gather_sum(rows, plan)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
-        block, both, active, scaled, scale, token, gate_up, down = ctx.saved_tensors
+        block, both, scaled, scale, token, gate_up, down = ctx.saved_tensors
         plan: Dispatch = ctx.plan
-        width = down.shape[2]
-        gate, up = both[:, :width], both[:, width:]
         grad_rows = grad.index_select(0, token).view(block.shape)
         grad_down = torch.bmm(grad_rows.transpose(1, 2), scaled.transpose(1, 2))
         grad_scaled = torch.bmm(down.transpose(1, 2), grad_rows.transpose(1, 2))
-        grad_scale = (grad_scaled * active).sum(1, dtype=torch.float32).view(-1)
-        grad_active = grad_scaled * scale
-        sigmoid = torch.sigmoid(gate)
-        silu = gate * sigmoid
-        grad_both = torch.empty_like(both)
-        torch.mul(grad_active, silu, out=grad_both[:, width:])
-        slope = sigmoid + silu * (1 - sigmoid)
-        torch.mul(grad_active * up, slope, out=grad_both[:, :width])
+        grad_both, grad_scale = _activate_back(both, scale, grad_scaled)
         grad_gate_up = torch.bmm(grad_both, block)
         grad_block = torch.bmm(grad_both.transpose(1, 2), gate_up).view(-1, grad.shape[1])
-        grad_weight = grad_scale.index_select(0, plan.row.view(-1)).view(plan.row.shape)
+        grad_weight = grad_scale.view(-1).index_select(0, plan.row.view(-1)).view(plan.row.shape)
         if plan.kept is not None:
             grad_weight = grad_weight * plan.kept
         return _gather_sum(grad_block, plan), grad_weight, grad_gate_up, grad_down, None
 
 
+@fusible
+def _activate(both: Tensor, scale: Tensor) -> Tensor:
+    """Return silu(gate) * up * scale, [E, I, C]."""
+    gate, up = both.float().chunk(2, dim=1)
+    return (torch.nn.functional.silu(gate) * up * scale).to(both.dtype)
+
+
+@fusible
+def _activate_back(both: Tensor, scale: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of gate and up together, [E, 2I, C], and of scale, [E, C]."""
+    gate, up = both.float().chunk(2, dim=1)
+    grad = grad.float()
+    sigmoid = torch.sigmoid(gate)
+    silu = gate * sigmoid
+    grad_scale = (grad * silu * up).sum(1)
+    grad = grad * scale
+    grad_gate = grad * up * (sigmoid + silu * (1 - sigmoid))
+    return torch.cat([grad_gate, grad * silu], dim=1).to(both.dtype), grad_scale
+
+
 def _gather_sum(rows: Tensor, plan: Dispatch) -> Tensor:
     """Return [T, H]: the sum over a token's pairs of their rows."""
-    picked = rows.index_select(0, plan.row.view(-1)).view(*plan.row.shape, -1)
-    if plan.kept is not None:
-        picked = picked * plan.kept.unsqueeze(-1)
-    return picked.sum(1)
+    kept = plan.kept if plan.kept is not None else torch.ones_like(plan.row, dtype=torch.bool)
+    return _pick(rows, plan.row, kept)
+
+
+@fusible
+def _pick(rows: Tensor, row: Tensor, kept: Tensor) -> Tensor:
+    picked = torch.nn.functional.embedding(row, rows).float() * kept.unsqueeze(-1)
+    return picked.sum(1).to(rows.dtype)

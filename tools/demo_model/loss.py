@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .fusion import fusible
+
 __all__ = ["vocabulary_loss"]
 
 
@@ -36,11 +38,8 @@ class _Loss(torch.autograd.Function):
         for start in range(0, count, chunk):
             rows = slice(start, min(start + chunk, count))
             goal = target[rows].unsqueeze(1)
-            log_chance = torch.log_softmax((hidden[rows] @ weight.T).float(), dim=-1)
-            total -= log_chance.gather(1, goal).sum()
-            slope = log_chance.exp_()
-            slope.scatter_add_(1, goal, torch.full(goal.shape, -1.0))
-            narrow = slope.mul_(1.0 / count).to(hidden.dtype)
+            loss, narrow = _loss_and_slope(hidden[rows] @ weight.T, goal, 1.0 / count)
+            total += loss
             grad_hidden[rows] = narrow @ weight
             grad_weight += narrow.T @ hidden[rows]
         ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype))
@@ -50,3 +49,11 @@ class _Loss(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         grad_hidden, grad_weight = ctx.saved_tensors
         return grad_hidden * grad, grad_weight * grad, None, None
+
+
+@fusible
+def _loss_and_slope(logits: Tensor, goal: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    log_chance = torch.log_softmax(logits.float(), dim=-1)
+    hit = torch.arange(logits.shape[1]).unsqueeze(0) == goal
+    slope = (log_chance.exp() - hit.float()) * scale
+    return -log_chance.gather(1, goal).sum(), slope.to(logits.dtype)

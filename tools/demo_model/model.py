@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from .attention import causal_attention, rotary_tables, rotate
 from .experts import dispatch, experts_forward
+from .fusion import fusible
 from .loss import vocabulary_loss
 from .shape import Shape
 
@@ -93,22 +94,24 @@ class FastMoe(nn.Module):
     ) -> tuple[Tensor, Tensor, float, Tensor]:
         """Return the residual stream before the last norm, balance loss, dropped share, load."""
         batch, length = ids.shape
-        shape, size = self.shape, (self.shape.hidden_size,)
+        shape = self.shape
         stream = functional.embedding(ids.reshape(-1), self.embed)
         balance = stream.new_zeros(())
         dropped = 0
         loads = []
         for layer in self.layers:
-            normed = functional.rms_norm(stream, size, layer.input_norm, shape.rms_norm_eps)
-            stream = stream + self._attend(layer, normed.to(self.compute), batch, length)
-            normed = functional.rms_norm(stream, size, layer.post_norm, shape.rms_norm_eps)
+            normed = _norm(stream, layer.input_norm, shape.rms_norm_eps, self.compute)
+            attended = self._attend(layer, normed, batch, length)
+            stream, normed, narrow = _add_and_norm(
+                stream, attended, layer.post_norm, shape.rms_norm_eps
+            )
             # The router works in float32: its choice is a discontinuity.
             chance = torch.softmax(normed @ layer.router.T, dim=-1)
             weight, chosen = torch.topk(chance, shape.num_experts_per_tok, dim=-1)
             weight = weight / weight.sum(-1, keepdim=True)
             plan = dispatch(chosen, shape.num_experts, capacity_factor)
             out = experts_forward(
-                normed.to(self.compute),
+                narrow,
                 weight,
                 layer.gate_up.to(self.compute),
                 layer.down.to(self.compute),
@@ -127,17 +130,54 @@ class FastMoe(nn.Module):
         heads, keys = shape.num_attention_heads, shape.num_key_value_heads
         groups = heads // keys
         mixed = (normed @ layer.qkv.to(self.compute).T).view(batch, length, heads + 2 * keys, dim)
-        mixed = mixed.transpose(1, 2)
         cos, sin = rotary_tables(length, dim, shape.rope_theta)
-        query, key = mixed[:, :heads].float(), mixed[:, heads : heads + keys].float()
-        query = functional.rms_norm(query, (dim,), layer.query_norm, shape.rms_norm_eps)
-        key = functional.rms_norm(key, (dim,), layer.key_norm, shape.rms_norm_eps)
-        query, key = rotate(query, cos, sin), rotate(key, cos, sin)
+        query, key, value = _heads(
+            mixed, keys, layer.query_norm, layer.key_norm, cos, sin, shape.rms_norm_eps
+        )
         joined = causal_attention(
-            query.to(self.compute).reshape(batch * keys, groups * length, dim),
-            key.to(self.compute).reshape(batch * keys, length, dim),
-            mixed[:, heads + keys :].reshape(batch * keys, length, dim),
+            query.view(batch * keys, groups * length, dim),
+            key.view(batch * keys, length, dim),
+            value.view(batch * keys, length, dim),
             groups,
         )
         joined = joined.view(batch, heads, length, dim).transpose(1, 2)
         return joined.reshape(batch * length, heads * dim) @ layer.out.to(self.compute).T
+
+
+@fusible
+def _norm(stream: Tensor, weight: Tensor, eps: float, compute: torch.dtype) -> Tensor:
+    return _rms(stream, weight, eps).to(compute)
+
+
+@fusible
+def _add_and_norm(
+    stream: Tensor, update: Tensor, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the sum, its norm, and that in the type of `update`."""
+    stream = stream + update
+    normed = _rms(stream, weight, eps)
+    return stream, normed, normed.to(update.dtype)
+
+
+@fusible
+def _heads(
+    mixed: Tensor,
+    value_heads: int,
+    query_norm: Tensor,
+    key_norm: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Split [B, L, heads, d] into query, key and value, [B, heads, L, d], normed and turned."""
+    heads = mixed.shape[2]
+    mixed = mixed.transpose(1, 2)
+    query = mixed[:, : heads - 2 * value_heads].float()
+    key = mixed[:, heads - 2 * value_heads : heads - value_heads].float()
+    query = rotate(_rms(query, query_norm, eps), cos, sin).to(mixed.dtype)
+    key = rotate(_rms(key, key_norm, eps), cos, sin).to(mixed.dtype)
+    return query.contiguous(), key.contiguous(), mixed[:, heads - value_heads :].contiguous()
+
+
+def _rms(states: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return states * torch.rsqrt(states.square().mean(-1, keepdim=True) + eps) * weight

@@ -49,7 +49,7 @@ class TrainingPlan:
     capacity_factor: float = 2.0
     clip: float = 1.0
     seed: int = 1
-    save_every: int = 200
+    save_every: int = 100
     evaluate_every: int = 400
 
 
@@ -103,7 +103,7 @@ def train(folder: Path, shape: Shape, plan: TrainingPlan) -> Path:
             busiest = result.load.max(1).values / result.load.float().mean(1)
             print(
                 f"step {step} loss {loss_sum / (step - seen):.4f}"
-                f" balance {float(result.balance) / shape.num_hidden_layers:.3f}"
+                f" balance {float(result.balance.detach()) / shape.num_hidden_layers:.3f}"
                 f" dropped {dropped / (step - seen):.4f} busiest {float(busiest.max()):.2f}"
                 f" idle {int((result.load == 0).sum())} norm {float(norm):.2f}"
                 f" lr {schedule.factor(step):.3f} tokens/s {rate:.0f}",
