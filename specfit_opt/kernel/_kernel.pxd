@@ -6,8 +6,13 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 cdef extern from "rows.h":
     ctypedef struct sf_ops:
         const char *name
-        void (*seen)(uint64_t *, uint64_t *, const uint64_t *, const uint64_t *, int64_t) noexcept nogil
-        void (*solo)(uint64_t *, const uint64_t *, const uint64_t *, int64_t) noexcept nogil
+        void (*survey)(
+            const uint64_t *, const int32_t *, int64_t, const uint64_t *, int64_t,
+            uint64_t *, uint64_t *
+        ) noexcept nogil
+        void (*index)(
+            const uint64_t *, const uint64_t *, const uint64_t *, int64_t, uint64_t *, uint64_t *
+        ) noexcept nogil
         void (*count)(
             const uint64_t *, const uint64_t *, const uint64_t *, int64_t, int64_t *, int64_t *
         ) noexcept nogil
@@ -106,7 +111,6 @@ cdef struct Scratch:
     double late_bound
     double total                # sum of path probabilities
     uint64_t *union_row         # [words]
-    uint64_t *once              # [words]
     uint64_t *twice             # [words]
     uint64_t *solo              # [words]
     uint64_t *zero              # [words]

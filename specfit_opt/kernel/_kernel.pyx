@@ -143,7 +143,7 @@ cdef tuple _evaluate(
         raise MemoryError
     with nogil:
         evaluate_rows(
-            mask, prob, rows, n, resident, time, per_expert, resident_time,
+            _OPS, mask, prob, rows, n, resident, time, per_expert, resident_time,
             n_layers, n_experts, union_row, &tokens, &transfer, &loaded_out[0], &used_out[0],
         )
     free(union_row)
@@ -151,7 +151,7 @@ cdef tuple _evaluate(
 
 
 cdef void evaluate_rows(
-    const uint8_t *mask, const double *prob, const uint64_t *rows, Py_ssize_t n,
+    const sf_ops *ops, const uint8_t *mask, const double *prob, const uint64_t *rows, Py_ssize_t n,
     const uint8_t *resident, const double *time, bint per_expert, double resident_time,
     Py_ssize_t n_layers, Py_ssize_t n_experts, uint64_t *union_row,
     double *tokens, double *transfer, int64_t *loaded, int64_t *used,
@@ -165,8 +165,7 @@ cdef void evaluate_rows(
     for v in range(n):
         if mask[v]:
             tokens[0] += prob[v]
-            for w in range(words):
-                union_row[w] |= rows[v * words + w]
+            ops.join(union_row, rows + v * words, words)
     for layer in range(n_layers):
         missing = hits = 0
         for w in range(per_layer):
@@ -325,6 +324,7 @@ cdef class TreeState:
         cdef Answer answer
         cdef Outcome outcome
         cdef double *extra = NULL
+        cdef const uint64_t *rows
         if virtual_parent is not None:
             more_parents = virtual_parent
             more_prob = virtual_prob
@@ -385,8 +385,11 @@ cdef class TreeState:
         }
         figures = None
         if m == 0:
+            rows = self.borrowed
+            if self.packed != NULL:
+                rows = self.packed
             figures = _evaluate(
-                &out[0], self.prob, self.packed if self.packed != NULL else self.borrowed, n,
+                &out[0], self.prob, rows, n,
                 &self.resident[0, 0], &self.expert_time[0], self.per_expert, self.resident_time,
                 self.n_layers, self.n_experts,
             )

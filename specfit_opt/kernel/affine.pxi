@@ -10,14 +10,13 @@ cdef Outcome scratch_open(Scratch *s, int64_t n, int64_t words) noexcept nogil:
     memset(s, 0, sizeof(Scratch))
     s.n = n
     s.words = words
-    room += 5 * sf_arena_room(words * 8)
+    room += 4 * sf_arena_room(words * 8)
     room += 2 * sf_arena_room(n * 8) + 5 * sf_arena_room(n * 8)
     room += 4 * sf_arena_room(n * 4) + 6 * sf_arena_room(n)
     room += 2 * sf_arena_room((n + 1) * 8) + 2 * sf_arena_room(n + 1) + sf_arena_room((n + 1) * 4)
     if sf_arena_open(&s.arena, room) != 0:
         return NO_MEMORY
     s.union_row = <uint64_t *> sf_arena_take(&s.arena, words * 8)
-    s.once = <uint64_t *> sf_arena_take(&s.arena, words * 8)
     s.twice = <uint64_t *> sf_arena_take(&s.arena, words * 8)
     s.solo = <uint64_t *> sf_arena_take(&s.arena, words * 8)
     s.zero = <uint64_t *> sf_arena_take(&s.arena, words * 8)
@@ -121,7 +120,8 @@ cdef void first_set(const Problem *p, Scratch *s) noexcept nogil:
             size = f.size
             s.best_figures = f
     s.best_objective = best
-    memset(s.best, OUT, p.n)
+    for v in range(p.n):
+        s.best[v] = OUT
     for i in range(size):
         s.best[s.order[i]] = IN
 

@@ -18,8 +18,7 @@ cdef Outcome closure(
     `s.state` says what is IN (a closed set), OPEN and OUT; on return all is IN or OUT.
     """
     cdef const Price *price = p.price
-    cdef int64_t words = price.words, n_open = 0, kept, i, v, u
-    cdef const uint64_t *row
+    cdef int64_t words = price.words, n_open = 0, n_rows, kept, i, v, u
     cdef double all, own, eps = TIE * s.total
     cdef uint8_t above
     cdef Outcome outcome
@@ -35,14 +34,15 @@ cdef Outcome closure(
             join_row(p, s, v)
     while n_open > 0:
         answer.rounds += 1
-        memset(s.once, 0, words * 8)
-        memset(s.twice, 0, words * 8)
+        # Virtual nodes come last; they have no rows.
+        n_rows = n_open
+        while n_rows > 0 and s.open_nodes[n_rows - 1] >= p.n_rows:
+            n_rows -= 1
+        price.ops.survey(p.fresh, s.open_nodes, n_rows, s.union_row, words, s.solo, s.twice)
         for i in range(n_open):
             v = s.open_nodes[i]
             s.upper[v] = 0.0
             s.lower[v] = 0.0
-            price.ops.seen(s.once, s.twice, row_of(p, s, v), s.union_row, words)
-        price.ops.solo(s.solo, s.once, s.twice, words)
         # Bottom-up: charged for private experts only, a subtree's value is an upper bound;
         # charged for all its experts, a lower bound.
         for i in range(n_open - 1, -1, -1):

@@ -110,14 +110,10 @@ cdef void index_rows(
     `packed` holds the m new rows only; `parent`, `used` and `fresh` all nodes. Roots are indexed
     first, because their union is free to every other node.
     """
-    cdef int64_t words = price.words, v, j, c, i
+    cdef int64_t words = price.words, v, j, c
     cdef int64_t inner = price.packed_words
     cdef const uint64_t *row
     cdef const uint64_t *above
-    cdef const uint64_t *mask
-    cdef uint64_t *use
-    cdef uint64_t *new
-    cdef uint64_t bits
     for v in range(first, first + m):
         if parent[v] < 0:
             row = packed + (v - first) * inner
@@ -127,15 +123,11 @@ cdef void index_rows(
     for v in range(first, first + m):
         row = packed + (v - first) * inner
         above = root_union if parent[v] < 0 else used + at(parent[v], first + m) * words
-        use = used + v * words
-        new = fresh + v * words
         for c in range(price.classes):
-            mask = price.mask + c * inner
-            for j in range(inner):
-                i = c * inner + j
-                bits = row[j] & mask[j]
-                new[i] = bits & ~above[i]
-                use[i] = bits | above[i]
+            j = c * inner
+            price.ops.index(
+                row, price.mask + j, above + j, inner, fresh + v * words + j, used + v * words + j
+            )
 
 
 cdef double weigh_bits(const Price *price, const uint64_t *row, const uint64_t *keep, bint negate) noexcept nogil:

@@ -10,10 +10,12 @@
 
 typedef struct {
     const char *name;
-    /* twice |= once & x; once |= x, with x = row & ~gone */
-    void (*seen)(uint64_t *once, uint64_t *twice, const uint64_t *row, const uint64_t *gone, int64_t words);
-    /* solo = once & ~twice */
-    void (*solo)(uint64_t *out, const uint64_t *once, const uint64_t *twice, int64_t words);
+    /* bits & ~gone that one of the rows named has (solo), and that several have (twice) */
+    void (*survey)(const uint64_t *rows, const int32_t *names, int64_t count, const uint64_t *gone,
+                   int64_t words, uint64_t *solo, uint64_t *twice);
+    /* fresh = row & mask & ~above; used = row & mask | above */
+    void (*index)(const uint64_t *row, const uint64_t *mask, const uint64_t *above, int64_t words,
+                  uint64_t *fresh, uint64_t *used);
     /* all = |row & ~gone|, own = |row & solo| */
     void (*count)(const uint64_t *row, const uint64_t *gone, const uint64_t *solo, int64_t words,
                   int64_t *all, int64_t *own);
@@ -45,17 +47,31 @@ static inline int sf_lowest(uint64_t x) { /* index of the lowest set bit, x != 0
 
 /* The portable bodies; compiled again below for the popcnt instruction. */
 #define SF_BODY(suffix, attribute)                                                                  \
-    attribute static void sf_seen_##suffix(uint64_t *once, uint64_t *twice, const uint64_t *row,    \
-                                           const uint64_t *gone, int64_t words) {                   \
+    attribute static void sf_survey_##suffix(const uint64_t *rows, const int32_t *names,            \
+                                             int64_t count, const uint64_t *gone, int64_t words,    \
+                                             uint64_t *solo, uint64_t *twice) {                     \
+        memset(solo, 0, (size_t)words * 8);                                                         \
+        memset(twice, 0, (size_t)words * 8);                                                        \
+        for (int64_t i = 0; i < count; i++) {                                                       \
+            const uint64_t *row = rows + names[i] * words;                                          \
+            for (int64_t j = 0; j < words; j++) {                                                   \
+                twice[j] |= solo[j] & row[j];                                                       \
+                solo[j] |= row[j];                                                                  \
+            }                                                                                       \
+        }                                                                                           \
         for (int64_t j = 0; j < words; j++) {                                                       \
-            uint64_t x = row[j] & ~gone[j];                                                         \
-            twice[j] |= once[j] & x;                                                                \
-            once[j] |= x;                                                                           \
+            twice[j] &= ~gone[j];                                                                   \
+            solo[j] &= ~(twice[j] | gone[j]);                                                       \
         }                                                                                           \
     }                                                                                               \
-    attribute static void sf_solo_##suffix(uint64_t *out, const uint64_t *once,                     \
-                                           const uint64_t *twice, int64_t words) {                  \
-        for (int64_t j = 0; j < words; j++) out[j] = once[j] & ~twice[j];                           \
+    attribute static void sf_index_##suffix(const uint64_t *row, const uint64_t *mask,              \
+                                            const uint64_t *above, int64_t words,                   \
+                                            uint64_t *fresh, uint64_t *used) {                      \
+        for (int64_t j = 0; j < words; j++) {                                                       \
+            uint64_t bits = row[j] & mask[j];                                                       \
+            fresh[j] = bits & ~above[j];                                                            \
+            used[j] = bits | above[j];                                                              \
+        }                                                                                           \
     }                                                                                               \
     attribute static void sf_count_##suffix(const uint64_t *row, const uint64_t *gone,              \
                                             const uint64_t *solo, int64_t words, int64_t *all,      \
@@ -87,8 +103,8 @@ static inline int sf_lowest(uint64_t x) { /* index of the lowest set bit, x != 0
         }                                                                                           \
         return a;                                                                                   \
     }                                                                                               \
-    static const sf_ops sf_ops_##suffix = {#suffix,           sf_seen_##suffix,  sf_solo_##suffix,  \
-                                           sf_count_##suffix, sf_weigh_##suffix, sf_join_##suffix};
+    static const sf_ops sf_ops_##suffix = {#suffix,           sf_survey_##suffix, sf_index_##suffix, \
+                                           sf_count_##suffix, sf_weigh_##suffix,  sf_join_##suffix};
 
 SF_BODY(generic, )
 
@@ -100,26 +116,33 @@ SF_BODY(popcnt, __attribute__((target("popcnt"))))
 #define SF_AVX512 __attribute__((target("avx512f,avx512vpopcntdq,avx512dq,popcnt")))
 #define SF_TAIL(words, j) ((__mmask8)((words) - (j) >= 8 ? 0xff : (1u << ((words) - (j))) - 1u))
 
-SF_AVX512 static void sf_seen_avx512(uint64_t *once, uint64_t *twice, const uint64_t *row,
-                                     const uint64_t *gone, int64_t words) {
+SF_AVX512 static void sf_survey_avx512(const uint64_t *rows, const int32_t *names, int64_t count,
+                                       const uint64_t *gone, int64_t words, uint64_t *solo,
+                                       uint64_t *twice) {
     for (int64_t j = 0; j < words; j += 8) {
         __mmask8 m = SF_TAIL(words, j);
-        __m512i x = _mm512_andnot_si512(_mm512_maskz_loadu_epi64(m, gone + j),
-                                        _mm512_maskz_loadu_epi64(m, row + j));
-        __m512i o = _mm512_maskz_loadu_epi64(m, once + j);
-        __m512i t = _mm512_maskz_loadu_epi64(m, twice + j);
-        _mm512_mask_storeu_epi64(twice + j, m, _mm512_or_si512(t, _mm512_and_si512(o, x)));
-        _mm512_mask_storeu_epi64(once + j, m, _mm512_or_si512(o, x));
+        __m512i once = _mm512_setzero_si512(), more = once;
+        for (int64_t i = 0; i < count; i++) {
+            __m512i row = _mm512_maskz_loadu_epi64(m, rows + names[i] * words + j);
+            more = _mm512_or_si512(more, _mm512_and_si512(once, row));
+            once = _mm512_or_si512(once, row);
+        }
+        __m512i g = _mm512_maskz_loadu_epi64(m, gone + j);
+        more = _mm512_andnot_si512(g, more);
+        _mm512_mask_storeu_epi64(twice + j, m, more);
+        _mm512_mask_storeu_epi64(solo + j, m, _mm512_andnot_si512(_mm512_or_si512(more, g), once));
     }
 }
 
-SF_AVX512 static void sf_solo_avx512(uint64_t *out, const uint64_t *once, const uint64_t *twice,
-                                     int64_t words) {
+SF_AVX512 static void sf_index_avx512(const uint64_t *row, const uint64_t *mask, const uint64_t *above,
+                                      int64_t words, uint64_t *fresh, uint64_t *used) {
     for (int64_t j = 0; j < words; j += 8) {
         __mmask8 m = SF_TAIL(words, j);
-        _mm512_mask_storeu_epi64(out + j, m,
-                                 _mm512_andnot_si512(_mm512_maskz_loadu_epi64(m, twice + j),
-                                                     _mm512_maskz_loadu_epi64(m, once + j)));
+        __m512i bits = _mm512_and_si512(_mm512_maskz_loadu_epi64(m, row + j),
+                                        _mm512_maskz_loadu_epi64(m, mask + j));
+        __m512i up = _mm512_maskz_loadu_epi64(m, above + j);
+        _mm512_mask_storeu_epi64(fresh + j, m, _mm512_andnot_si512(up, bits));
+        _mm512_mask_storeu_epi64(used + j, m, _mm512_or_si512(up, bits));
     }
 }
 
@@ -166,8 +189,8 @@ SF_AVX512 static int64_t sf_join_avx512(uint64_t *into, const uint64_t *row, int
     return _mm512_reduce_add_epi64(a);
 }
 
-static const sf_ops sf_ops_avx512 = {"avx512",        sf_seen_avx512,  sf_solo_avx512,
-                                     sf_count_avx512, sf_weigh_avx512, sf_join_avx512};
+static const sf_ops sf_ops_avx512 = {"avx512",        sf_survey_avx512, sf_index_avx512,
+                                     sf_count_avx512, sf_weigh_avx512,  sf_join_avx512};
 #endif
 
 /* The best version for this processor, or the one named; NULL if it does not run here. */
