@@ -13,8 +13,8 @@ HARD = ("densest-k-subgraph", "min-k-union")
 class HardStars:
     """Stars of 200 nodes whose best subset is NP-hard to find; one second each."""
 
-    params = list(HARD)
-    param_names = ["kind"]
+    params = tuple(HARD)
+    param_names = ("kind",)
     timeout = 60
 
     def setup(self, kind):

@@ -18,8 +18,8 @@ class _Scaling:
 
 
 class Nodes(_Scaling):
-    params = list(NODES)
-    param_names = ["nodes"]
+    params = tuple(NODES)
+    param_names = ("nodes",)
 
     def setup(self, nodes):
         self.problem = sized(nodes=nodes)
@@ -29,8 +29,8 @@ class Nodes(_Scaling):
 
 
 class Layers(_Scaling):
-    params = list(LAYERS)
-    param_names = ["layers"]
+    params = tuple(LAYERS)
+    param_names = ("layers",)
 
     def setup(self, layers):
         self.problem = sized(layers=layers)
@@ -40,8 +40,8 @@ class Layers(_Scaling):
 
 
 class Experts(_Scaling):
-    params = list(EXPERTS)
-    param_names = ["experts"]
+    params = tuple(EXPERTS)
+    param_names = ("experts",)
 
     def setup(self, experts):
         self.problem = sized(experts=experts)

@@ -10,8 +10,8 @@ from .problems import levels
 class Extend:
     """The last of a number of levels of 10 nodes each."""
 
-    params = [1, 2, 3, 4, 5, 6]
-    param_names = ["level"]
+    params = (1, 2, 3, 4, 5, 6)
+    param_names = ("level",)
     # A state serves one extend, so every sample is a single call after a set-up.
     number = 1
     repeat = (50, 200, 5.0)

@@ -10,8 +10,8 @@ from .problems import REAL_AFFINE, SEEDS, STAIRCASES, qwen3, real
 class Qwen3Affine:
     """60 nodes x 48 layers x 128 experts x top-8, affine node time."""
 
-    params = list(SEEDS)
-    param_names = ["seed"]
+    params = tuple(SEEDS)
+    param_names = ("seed",)
 
     def setup(self, seed):
         self.problem = qwen3(seed)
@@ -36,8 +36,8 @@ class Qwen3Affine:
 class Staircase:
     """The same with staircase tables: branch and bound must end in a proof."""
 
-    params = [list(STAIRCASES), list(SEEDS)]
-    param_names = ["node_time", "seed"]
+    params = (STAIRCASES, tuple(SEEDS))
+    param_names = ("node_time", "seed")
 
     def setup(self, node_time, seed):
         self.problem = qwen3(seed, node_time)
@@ -58,8 +58,8 @@ class Staircase:
 class RealAffine:
     """Trees over real routing; needs the optional material."""
 
-    params = list(REAL_AFFINE) or ["absent"]
-    param_names = ["instance"]
+    params = REAL_AFFINE or ("absent",)
+    param_names = ("instance",)
 
     def setup(self, name):
         if name == "absent":
@@ -78,8 +78,8 @@ class RealAffine:
 class Pool:
     """The default candidate pool of EAGLE-3: 611 nodes."""
 
-    params = list(SEEDS)
-    param_names = ["seed"]
+    params = tuple(SEEDS)
+    param_names = ("seed",)
 
     def setup(self, seed):
         self.problem = qwen3(seed, nodes=611)

@@ -12,8 +12,8 @@ from .timing import median_time
 class AgainstOthers:
     """How many times as long another solver takes for the same proven optimum."""
 
-    params = list(SEEDS)[:4]
-    param_names = ["seed"]
+    params = tuple(SEEDS)[:4]
+    param_names = ("seed",)
     timeout = 300
     unit = "times"
 

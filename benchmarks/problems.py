@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import cache
 from pathlib import Path
 
@@ -58,5 +59,5 @@ def levels(seed: int, size: int = 10, count: int = 6) -> tuple[Instance, tuple[L
     prob = tree.path_prob[order].copy()
     ids = np.ascontiguousarray(experts[order])
     edges = [0, *range(1, tree.n_nodes + 1, size)]
-    cut = [slice(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+    cut = [slice(a, b) for a, b in itertools.pairwise(edges)]
     return instance, tuple((parent[s].copy(), prob[s].copy(), ids[s].copy()) for s in cut)

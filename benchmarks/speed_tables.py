@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -69,7 +70,8 @@ def row(label: str, values: Sequence[float]) -> str:
 
 def speed(repeats: int) -> Iterable[str]:
     """Time whole calls of solve, packing and TreeSearch."""
-    yield f"{'microseconds, each the median of ' + str(repeats):<44}   median      min      max cases"
+    title = f"microseconds, each the median of {repeats}"
+    yield f"{title:<44}   median      min      max cases"
     problems = [qwen3(seed) for seed in SEEDS]
     yield row(
         "solve, 60 nodes x 48 x 128, top-8, affine",
@@ -118,8 +120,6 @@ def speed(repeats: int) -> Iterable[str]:
 
 def extend_times(repeats: int) -> list[float]:
     """Return the median time of the extend of each level but the root's, in microseconds."""
-    import time
-
     times: dict[tuple[int, int], list[float]] = {}
     for seed in SEEDS:
         instance, parts = levels(seed)
@@ -169,8 +169,9 @@ def solvers(repeats: int, with_mip: bool) -> Iterable[str]:
         + (f"{statistics.median(mips):10.0f}x" if mips else "")
     )
     yield ""
-    yield "maxflow: Dinkelbach's method over OR-Tools' SimpleMaxFlow (benchmarks/dinkelbach_maxflow.py)"
-    yield "MIP: method='mip', HiGHS. Columns give how many times as long as the exact method they take."
+    yield "How many times as long as the exact method take"
+    yield "  maxflow: Dinkelbach's method over OR-Tools' maximum flow (dinkelbach_maxflow.py)"
+    yield "  MIP:     method='mip', HiGHS"
 
 
 def scaling(repeats: int) -> Iterable[str]:
@@ -184,10 +185,10 @@ def scaling(repeats: int) -> Iterable[str]:
         for value in values:
             problem = make(value)
             solution = solve(problem.tree, problem.routing, problem.cost_model)
-            time = microseconds(solving(problem), max(10, repeats * 60 // max(value, 60)))
+            taken = microseconds(solving(problem), max(10, repeats * 60 // max(value, 60)))
             stats = solution.stats
             yield (
-                f"{value:8d}{time:14.1f}{stats['rounds']:8d}{stats['cuts']:6d}"
+                f"{value:8d}{taken:14.1f}{stats['rounds']:8d}{stats['cuts']:6d}"
                 f"{solution.n_selected:8d}"
             )
         yield ""

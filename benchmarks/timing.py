@@ -8,7 +8,7 @@ from statistics import median
 
 
 def median_time(call: Callable[[], object], repeats: int) -> float:
-    """Return the median time of ``call`` in seconds over ``repeats`` calls, after one to warm up."""
+    """Return the median time of ``call`` in seconds; one call more comes first, to warm up."""
     call()
     times = []
     for _ in range(repeats):
