@@ -16,7 +16,7 @@ from .train import load_checkpoint
 if TYPE_CHECKING:
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-__all__ = ["export_target", "restore", "stock_config", "stock_model"]
+__all__ = ["export_target", "restore", "round_to_export", "stock_config", "stock_model"]
 
 CONTEXT = 1024  # positions that the configuration allows; training saw the shape's `sequence`
 
@@ -65,6 +65,14 @@ def restore(checkpoint: Path, compute: torch.dtype = torch.bfloat16) -> FastMoe:
     model = FastMoe(Shape(**saved["shape"]), compute)
     model.load_state_dict(saved["model"])
     return model.eval()
+
+
+def round_to_export(model: FastMoe) -> FastMoe:
+    """Round the parameters to bfloat16 in place, as the export does; return the model."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.to(torch.bfloat16))
+    return model
 
 
 def export_target(checkpoint: Path, tokenizer: Path, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -77,7 +78,7 @@ class FastMoe(nn.Module):
 
     def forward(self, ids: Tensor, target: Tensor, capacity_factor: float | None) -> Pass:
         """Return losses for int64[B, S] ids and their successors."""
-        states, balance, dropped, load = self.states(ids, capacity_factor)
+        states, balance, dropped, load, _ = self.states(ids, capacity_factor)
         final = functional.rms_norm(states, (states.shape[-1],), self.norm, self.shape.rms_norm_eps)
         flat = final.reshape(-1, final.shape[-1]).to(self.compute)
         loss = vocabulary_loss(flat, self.embed.to(self.compute), target.reshape(-1))
@@ -85,21 +86,35 @@ class FastMoe(nn.Module):
 
     def logits(self, ids: Tensor) -> Tensor:
         """Return float32[B, S, V] with nothing dropped."""
-        states, *_ = self.states(ids, None)
+        return self.features(ids, ())[0]
+
+    def features(self, ids: Tensor, boundaries: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+        """Return the logits and the residual stream at some boundaries, side by side.
+
+        Boundary i is what Transformers calls ``hidden_states[i]``: the output of i layers.
+        """
+        states, *_, kept = self.states(ids, None, boundaries)
         final = functional.rms_norm(states, (states.shape[-1],), self.norm, self.shape.rms_norm_eps)
-        return (final.to(self.compute) @ self.embed.to(self.compute).T).float()
+        logits = (final.to(self.compute) @ self.embed.to(self.compute).T).float()
+        return logits, torch.cat(kept, dim=-1) if kept else None
 
     def states(
-        self, ids: Tensor, capacity_factor: float | None
-    ) -> tuple[Tensor, Tensor, float, Tensor]:
-        """Return the residual stream before the last norm, balance loss, dropped share, load."""
+        self, ids: Tensor, capacity_factor: float | None, boundaries: Sequence[int] = ()
+    ) -> tuple[Tensor, Tensor, float, Tensor, list[Tensor]]:
+        """Return the residual stream before the last norm and what was found on the way.
+
+        That is: balance loss, dropped share, load, and the stream at each boundary.
+        """
         batch, length = ids.shape
         shape = self.shape
         stream = functional.embedding(ids.reshape(-1), self.embed)
         balance = stream.new_zeros(())
         dropped = 0
         loads = []
-        for layer in self.layers:
+        kept: dict[int, Tensor] = {}
+        for number, layer in enumerate(self.layers):
+            if number in boundaries:
+                kept[number] = stream.view(batch, length, -1)
             normed = _norm(stream, layer.input_norm, shape.rms_norm_eps, self.compute)
             attended = self._attend(layer, normed, batch, length)
             stream, normed, narrow = _add_and_norm(
@@ -123,7 +138,8 @@ class FastMoe(nn.Module):
             dropped += plan.dropped
             loads.append(plan.load)
         pairs = batch * length * shape.num_experts_per_tok * shape.num_hidden_layers
-        return stream.view(batch, length, -1), balance, dropped / pairs, torch.stack(loads)
+        last = stream.view(batch, length, -1)
+        return last, balance, dropped / pairs, torch.stack(loads), [kept[b] for b in boundaries]
 
     def _attend(self, layer: nn.Module, normed: Tensor, batch: int, length: int) -> Tensor:
         shape, dim = self.shape, self.shape.head_dim
