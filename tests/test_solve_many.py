@@ -296,7 +296,7 @@ def test_dask_cluster(in_processes, problems, expected):
             n_workers=2,
             threads_per_worker=1,
             processes=in_processes,
-            dashboard_address=None,
+            dashboard_address=":0",  # any free port: None would take 8787
             worker_dashboard_address=None,
         ) as cluster,
         distributed.Client(cluster) as client,
