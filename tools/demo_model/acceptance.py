@@ -18,7 +18,7 @@ from .tree import Trees, first_step, grow, select
 if TYPE_CHECKING:
     from transformers import Qwen3MoeForCausalLM
 
-__all__ = ["accepted", "chain_figures", "greedy_continuation", "grow_along", "tree_figures"]
+__all__ = ["Grown", "accepted", "chain_figures", "committed", "greedy_continuation", "grow_along", "tree_figures"]
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,11 @@ def accepted(grown: Grown, chosen: Tensor) -> NDArray[np.int64]:
 
 def chain_figures(depth: NDArray[np.int64], grown: Grown, longest: int) -> dict[str, object]:
     """Return the acceptance by depth and the committed tokens per pass of chains 1 to `longest`."""
-    by_depth = []
+    by_depth: list[float | None] = []  # None where no chain got that far
     for level in range(1, longest + 1):
         reached = depth >= level - 1
-        by_depth.append(round(float((depth[reached] >= level).mean()), 4))
+        share = round(float((depth[reached] >= level).mean()), 4) if reached.any() else None
+        by_depth.append(share)
     return {
         "acceptance_by_depth": by_depth,
         "committed_per_pass": {

@@ -99,11 +99,16 @@ class FastMoe(nn.Module):
         return logits, torch.cat(kept, dim=-1) if kept else None
 
     def states(
-        self, ids: Tensor, capacity_factor: float | None, boundaries: Sequence[int] = ()
+        self,
+        ids: Tensor,
+        capacity_factor: float | None,
+        boundaries: Sequence[int] = (),
+        chosen: list[Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, float, Tensor, list[Tensor]]:
         """Return the residual stream before the last norm and what was found on the way.
 
-        That is: balance loss, dropped share, load, and the stream at each boundary.
+        That is: balance loss, dropped share, load, and the stream at each boundary. Every layer's
+        int64[B * S, k] choice of experts is appended to `chosen`.
         """
         batch, length = ids.shape
         shape = self.shape
@@ -122,9 +127,11 @@ class FastMoe(nn.Module):
             )
             # The router works in float32: its choice is a discontinuity.
             chance = torch.softmax(normed @ layer.router.T, dim=-1)
-            weight, chosen = torch.topk(chance, shape.num_experts_per_tok, dim=-1)
+            weight, picked = torch.topk(chance, shape.num_experts_per_tok, dim=-1)
             weight = weight / weight.sum(-1, keepdim=True)
-            plan = dispatch(chosen, shape.num_experts, capacity_factor)
+            if chosen is not None:
+                chosen.append(picked)
+            plan = dispatch(picked, shape.num_experts, capacity_factor)
             out = experts_forward(
                 narrow,
                 weight,
@@ -133,7 +140,7 @@ class FastMoe(nn.Module):
                 plan,
             )
             stream = stream + out
-            share = plan.load.to(chance.dtype) / chosen.numel()
+            share = plan.load.to(chance.dtype) / picked.numel()
             balance = balance + shape.num_experts * (share * chance.mean(0)).sum()
             dropped += plan.dropped
             loads.append(plan.load)
