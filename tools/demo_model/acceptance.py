@@ -18,7 +18,15 @@ from .tree import Trees, first_step, grow, select
 if TYPE_CHECKING:
     from transformers import Qwen3MoeForCausalLM
 
-__all__ = ["Grown", "accepted", "chain_figures", "committed", "greedy_continuation", "grow_along", "tree_figures"]
+__all__ = [
+    "Grown",
+    "accepted",
+    "chain_figures",
+    "committed",
+    "greedy_continuation",
+    "grow_along",
+    "tree_figures",
+]
 
 
 @dataclass(frozen=True)
@@ -78,8 +86,7 @@ def grow_along(
         assert features is not None
         first = first_step(head, target.embed, some, features)
         here = torch.cartesian_prod(torch.arange(len(some)), torch.tensor(positions)).view(-1, 2)
-        for part in here.split(256):
-            grown.append(grow(head, target.embed, first, part, width, levels))
+        grown += [grow(head, target.embed, first, part, width, levels) for part in here.split(256)]
         places.append(here + torch.tensor([begin, 0]))
     joined = Trees(
         torch.cat([trees.token for trees in grown]),

@@ -67,11 +67,13 @@ def target_card(
         [
             "# specfit demo model",
             "",
-            f"A small mixture-of-experts language model of {figures['parameters'] / 1e6:.1f} million"
+            f"A small mixture-of-experts language model of {figures['parameters'] / 1e6:.1f}"
+            " million"
             " parameters in the architecture of Qwen3-30B-A3B"
             f" (`Qwen3MoeForCausalLM`): {shape['num_hidden_layers']} layers, {experts} experts per"
             f" layer of which {shape['num_experts_per_tok']} work per token, hidden size"
-            f" {shape['hidden_size']}, byte-level BPE vocabulary of {shape['vocab_size']}, bfloat16."
+            f" {shape['hidden_size']}, byte-level BPE vocabulary of {shape['vocab_size']},"
+            " bfloat16."
             " It exists so that speculative decoding of an offloaded mixture of experts can be run,"
             " tested and shown on any machine, with routing that was learned.",
             "",
@@ -102,13 +104,15 @@ def target_card(
             f" Muon ({plan['muon_lr']}) for the matrices, AdamW ({plan['adam_lr']}; routers"
             f" {plan['router_lr']}) for the rest; warm-up of {plan['warmup']} steps, constant rate,"
             f" linear decay over the last {record['decay_steps']}; load-balancing loss with weight"
-            f" {plan['balance']} per layer; seed {plan['seed']}. The recipe is `tools/demo_model` in"
+            f" {plan['balance']} per layer; seed {plan['seed']}. The recipe is"
+            " `tools/demo_model` in"
             " the source repository.",
             "",
             "## Measured quality",
             "",
             f"Held-out perplexity {figures['held_out_perplexity']:.1f}"
-            f" ({figures['held_out_nats_per_token']:.3f} nats per token; the sources weighted by their"
+            f" ({figures['held_out_nats_per_token']:.3f} nats per token; the sources weighted by"
+            " their"
             f" held-out length, the domain apart). Windows of {shape['sequence']} tokens without"
             " overlap, stock Transformers, float32.",
             "",
@@ -123,13 +127,15 @@ def target_card(
             f" it, {_mean(routing['strangers']):.0%} with a random one; even routing would give"
             f" {routing['uniform']:.0%}.",
             "",
-            "Sampled continuations of held-out text (temperature 0.7, top-k 40), not chosen by hand;"
+            "Sampled continuations of held-out text (temperature 0.7, top-k 40), not chosen by"
+            " hand;"
             " **|** marks where the model takes over:",
             "",
             *samples,
             "## Limits",
             "",
-            "It writes pastiche: the grammar holds for a clause or two, the sense does not. It knows no"
+            "It writes pastiche: the grammar holds for a clause or two, the sense does not. It"
+            " knows no"
             " facts, follows no instructions and was trained on sequences of"
             f" {shape['sequence']} tokens. Its texts carry the views of their time and authors."
             " Nothing that it says should be relied on; use it to exercise software.",
@@ -167,7 +173,8 @@ def drafter_card(figures: Mapping[str, Any], record: Mapping[str, Any]) -> str:
         [
             "# specfit demo drafter",
             "",
-            f"An EAGLE-3 head of {figures['parameters'] / 1e6:.2f} million parameters for the specfit"
+            f"An EAGLE-3 head of {figures['parameters'] / 1e6:.2f} million parameters for the"
+            " specfit"
             " demo model, in the weight names and configuration fields of SpecForge and SGLang"
             " (`LlamaForCausalLMEagle3`), bfloat16. It drafts"
             f" {figures['draft_vocabulary']} of the target's tokens, which are"
@@ -175,7 +182,8 @@ def drafter_card(figures: Mapping[str, Any], record: Mapping[str, Any]) -> str:
             " `d2t` and `t2d` translate. Embeddings are the target's. Licence: Apache-2.0.",
             "",
             "It reads the states that Transformers calls `hidden_states"
-            f"{boundaries}`. `eagle_aux_hidden_state_layer_ids` holds the 0-based layers whose outputs"
+            f"{boundaries}`. `eagle_aux_hidden_state_layer_ids` holds the 0-based layers whose"
+            " outputs"
             f" these are, {[b - 1 for b in boundaries]}, as SGLang and SpecForge count.",
             "",
             "## Data and recipe",
@@ -185,21 +193,24 @@ def drafter_card(figures: Mapping[str, Any], record: Mapping[str, Any]) -> str:
             f" {record['step']} steps of {plan['batch']} sequences ({record['tokens'] / 1e6:.1f}"
             f" million tokens), {plan['unroll']} draft steps unrolled on the head's own states with"
             f" weights {plan['step_decay']}^s; Muon ({plan['muon_lr']}) and AdamW"
-            f" ({plan['adam_lr']}); seed {plan['seed']}. The recipe is `tools/demo_model` in the source"
+            f" ({plan['adam_lr']}); seed {plan['seed']}. The recipe is `tools/demo_model` in the"
+            " source"
             " repository.",
             "",
             "## Measured quality",
             "",
-            f"Greedy decoding, float32. \"After held-out text\": one pass behind each of"
-            f" {text['positions']} prefixes of held-out text. \"Along greedy generation\": pass after"
-            f" pass while the target continues such prefixes, {along['positions']} positions in all."
+            f'Greedy decoding, float32. "After held-out text": one pass behind each of'
+            f' {text["positions"]} prefixes of held-out text. "Along greedy generation": pass after'
+            f" pass while the target continues such prefixes, {along['positions']} positions in"
+            " all."
             " The target's choice is compared with the draft.",
             "",
             "Acceptance by depth, given that the depth before was accepted (chains):",
             "",
             *depth,
             "",
-            "Committed tokens per pass, bonus token included; trees hold the most probable nodes of a"
+            "Committed tokens per pass, bonus token included; trees hold the most probable nodes"
+            " of a"
             " pool of width 4 and depth 5, root not counted:",
             "",
             *passes,
@@ -208,7 +219,8 @@ def drafter_card(figures: Mapping[str, Any], record: Mapping[str, Any]) -> str:
             "",
             "## Limits",
             "",
-            "Made for the demo model alone: its states mean nothing to another target. The acceptance"
+            "Made for the demo model alone: its states mean nothing to another target. The"
+            " acceptance"
             " is that of a small drafter on a small model, and no guide to what larger ones reach.",
             "",
         ]

@@ -1,7 +1,8 @@
 """The EAGLE-3 head, in the weight names of SpecForge and SGLang.
 
-It reads three states of the target's residual stream, and drafts with one decoder layer and an output
-layer over the most frequent tokens. From the second draft step on it reads its own state instead.
+It reads three states of the target's residual stream, and drafts with one decoder layer and an
+output layer over the most frequent tokens. From the second draft step on it reads its own state
+instead.
 """
 
 from __future__ import annotations
@@ -95,9 +96,7 @@ class _Mlp(nn.Module):
         self.down_proj = nn.Linear(width, hidden, bias=False)
 
     def forward(self, states: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(
-            functional.silu(self.gate_proj(states)) * self.up_proj(states)
-        )
+        out: Tensor = self.down_proj(functional.silu(self.gate_proj(states)) * self.up_proj(states))
         return out
 
 
@@ -168,7 +167,7 @@ class EagleHead(nn.Module):
         logits, states, context
             [B, S, draft_vocab_size], [B, S, H], and the context for the next step.
         """
-        batch, length, _ = embedded.shape
+        length = embedded.shape[1]
         later = 0 if context is None else 1 + len(context.own_keys)
         positions = torch.arange(later, later + length)
         query, key, value = (
@@ -190,7 +189,7 @@ class EagleHead(nn.Module):
     def project(
         self, embedded: Tensor, states: Tensor, positions: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return query, key and value, each [..., heads, d]; `positions` is int64[...] or its tail."""
+        """Return query, key and value, each [..., heads, d]; `positions` broadcasts to [...]."""
         layer, shape = self.midlayer, self.shape
         mixed = torch.cat([layer.input_layernorm(embedded), layer.hidden_norm(states)], dim=-1)
         tables = rotary_tables(int(positions.max()) + 1, shape.head_dim, self.target.rope_theta)

@@ -1,8 +1,8 @@
 """All experts of a layer as three batched matrix products of fixed capacity.
 
-The stock loop calls each expert on its own rows. Here the (token, slot) pairs are sorted by expert and
-laid out in a block of E x C rows, so that one product serves all experts. C is the load of the busiest
-expert, or the capacity limit if that is smaller; pairs beyond it are dropped and counted.
+The stock loop calls each expert on its own rows. Here the (token, slot) pairs are sorted by expert
+and laid out in a block of E x C rows, so that one product serves all experts. C is the load of the
+busiest expert, or the capacity limit if that is smaller; pairs beyond it are dropped and counted.
 """
 
 from __future__ import annotations

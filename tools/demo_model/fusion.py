@@ -1,7 +1,7 @@
 """Fuse chains of elementwise operations with torch.compile, where it is asked for.
 
-On a CPU such chains cost more than the matrix products between them. Compiling takes a minute, so the
-smoke run leaves it off.
+On a CPU such chains cost more than the matrix products between them. Compiling takes a minute, so
+the smoke run leaves it off.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Muon for the matrices, AdamW for embeddings, routers and norms.
 
-Muon (Jordan et al., 2024) replaces the momentum of a matrix by its nearest semi-orthogonal matrix, found
-by a Newton-Schulz iteration. Expert tensors are stacks of matrices, so one batched product serves a
-layer's experts.
+Muon (Jordan et al., 2024) replaces the momentum of a matrix by its nearest semi-orthogonal matrix,
+found by a Newton-Schulz iteration. Expert tensors are stacks of matrices, so one batched product
+serves a layer's experts.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class Muon(torch.optim.Optimizer):
     Parameters
     ----------
     params
-        Matrices and stacks. The attribute ``muon_parts`` of a parameter gives the rows of the matrices that it holds
-        one above the other (gate and up; query, key and value), each orthogonalised alone.
+        Matrices and stacks. The attribute ``muon_parts`` of a parameter gives the rows of the
+        matrices that it holds one above the other (gate and up; query, key and value), each
+        orthogonalised alone.
     lr
         The update has spectral norm `lr` times the square root of max(1, rows / columns).
     momentum
@@ -84,8 +85,8 @@ def make_optimizers(
 ) -> Mapping[str, torch.optim.Optimizer]:
     """Return the two optimizers of a model, each over the parameters that suit it.
 
-    Routers learn slowly: their input has norm ``sqrt(hidden)``, and a router that moves as fast as the
-    embeddings sends most tokens to a few experts before these have learned anything.
+    Routers learn slowly: their input has norm ``sqrt(hidden)``, and a router that moves as fast as
+    the embeddings sends most tokens to a few experts before these have learned anything.
     """
     matrices, others, routers = [], [], []
     for name, parameter in model.named_parameters():

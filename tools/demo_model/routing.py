@@ -33,8 +33,8 @@ def _record(target: FastMoe, ids: Tensor) -> Experts:
 def routing_figures(experts: Experts, n_experts: int, seed: int = 0) -> dict[str, Any]:
     """Return per-layer figures of recorded routing, int16[B, S, L, k].
 
-    ``popularity`` is each layer's shares of the (token, slot) pairs, largest first. ``neighbours`` is
-    the mean share of a token's experts that its predecessor used too, ``strangers`` the same for
+    ``popularity`` is each layer's shares of the (token, slot) pairs, largest first. ``neighbours``
+    is the mean share of a token's experts that its predecessor used too, ``strangers`` the same for
     tokens paired at random, ``uniform`` what experts drawn evenly would share (k / E).
     """
     batch, length, layers, top_k = experts.shape
@@ -69,10 +69,10 @@ def union_growth(
 ) -> dict[str, list[float]]:
     """Return the mean number of distinct experts, over layers and groups, by tokens in the group.
 
-    ``consecutive`` takes runs of the text, ``strangers`` tokens drawn from all of it, ``independent``
-    is the expectation under even routing, E (1 - (1 - k / E)^n).
+    ``consecutive`` takes runs of the text, ``strangers`` tokens drawn from all of it,
+    ``independent`` is the expectation under even routing, E (1 - (1 - k / E)^n).
     """
-    batch, length, layers, top_k = experts.shape
+    _, length, layers, top_k = experts.shape
     flat = experts.reshape(-1, layers, top_k)
     rng = np.random.default_rng(seed)
     out: dict[str, list[float]] = {"consecutive": [], "strangers": [], "independent": []}

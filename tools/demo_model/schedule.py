@@ -41,7 +41,7 @@ class Schedule:
 
         Returns True when this call began it.
         """
-        if self.decay_start is not None and self.decay_start <= step or not order.exists():
+        if (self.decay_start is not None and self.decay_start <= step) or not order.exists():
             return False
         self.decay_start, self.decay_steps = step, int(order.read_text())
         return True

@@ -127,10 +127,14 @@ LICENCES = {
 }
 
 
+# Single and double quotes as printers set them, and the long dash.
+_PLAIN = {"\u2019": "'", "\u2018": "'", "\u201c": '"', "\u201d": '"', "\u2014": "--"}
+
+
 def tidy(text: str) -> str:
     """Return the text with plain line ends, quotes and dashes, and no runs of blank lines."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\t", " ").replace("\xa0", " ")
-    for fancy, plain in {"’": "'", "‘": "'", "“": '"', "”": '"', "—": "--"}.items():
+    for fancy, plain in _PLAIN.items():
         text = text.replace(fancy, plain)
     text = "\n".join(line.rstrip() for line in text.split("\n"))
     return re.sub(r"\n{3,}", "\n\n", text).strip()
@@ -250,7 +254,8 @@ class _Prose(HTMLParser):
 
 
 _BANNER = {
-    "Search Documentation Search Changelog", "Small. Fast. Reliable.", "Choose any three.", "Home", "Menu", "About", "Documentation",
+    "Search Documentation Search Changelog", "Small. Fast. Reliable.", "Choose any three.", "Home",
+    "Menu", "About", "Documentation",
     "Download", "License", "Support", "Purchase", "Search", "Search Documentation",
     "Search Changelog", "hide", "Table Of Contents",
 }  # fmt: skip

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .corpus import Document
 
@@ -50,10 +49,8 @@ def encode(documents: Sequence[Document], tokenizer_folder: Path, target: Path) 
 
     tokenizer = Tokenizer.from_file(str(tokenizer_folder / "tokenizer.json"))
     end = tokenizer.token_to_id(END_OF_TEXT)
-    pieces: list[NDArray[np.uint16]] = []
-    for encoding in tokenizer.encode_batch([document.text for document in documents]):
-        pieces.append(np.asarray([end, *encoding.ids], dtype=np.uint16))
-    ids = np.concatenate(pieces)
+    encodings = tokenizer.encode_batch([document.text for document in documents])
+    ids = np.concatenate([np.asarray([end, *found.ids], dtype=np.uint16) for found in encodings])
     partial = target.with_suffix(".partial.npy")
     np.save(partial, ids)
     os.replace(partial, target)

@@ -30,8 +30,8 @@ class TrainingPlan:
     batch
         Sequences per step.
     warmup, steps, decay_steps
-        The schedule; `steps` counts all. With `steps` 0 the run goes on until the file ``finish`` in
-        its folder, which holds a number of steps, starts the decay.
+        The schedule; `steps` counts all. With `steps` 0 the run goes on until the file ``finish``
+        in its folder, which holds a number of steps, starts the decay.
     balance
         Weight of the load-balancing loss of each layer.
     capacity_factor

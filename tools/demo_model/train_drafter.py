@@ -1,4 +1,4 @@
-"""Train the EAGLE-3 head by training-time test: each step reads the state that the step before made."""
+"""Train the EAGLE-3 head by training-time test: each step reads the state made by the last."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -133,8 +134,9 @@ def unrolled_losses(
 ) -> tuple[list[Tensor], list[float]]:
     """Return each draft step's loss, and the share of positions where it finds the target's choice.
 
-    The loss is the cross-entropy against the target's distribution over the draft vocabulary, at the
-    positions whose most probable token is in it. The shares count the other positions as misses.
+    The loss is the cross-entropy against the target's distribution over the draft vocabulary, at
+    the positions whose most probable token is in it. The shares count the other positions as
+    misses.
 
     Parameters
     ----------
@@ -154,8 +156,9 @@ def unrolled_losses(
     with torch.autocast("cpu", torch.bfloat16):
         states, context = head.fc(features[:, :length]).float(), None
         for number in range(unroll):
-            # Position t holds the target's state of token t. Step s reads token t + 1 + s, and drafts
-            # what the target makes of it. The last positions run out of text: `room` many are scored.
+            # Position t holds the target's state of token t. Step s reads token t + 1 + s, and
+            # drafts what the target makes of it. The last positions run out of text: `room` many
+            # are scored.
             room = length - number
             embedded = functional.embedding(ids[:, 1 + number :], target.embed)
             embedded = functional.pad(embedded, (0, 0, 0, number))
@@ -170,7 +173,7 @@ def unrolled_losses(
     return losses, hits
 
 
-def frequent_ids(ids: np.ndarray, vocab_size: int, shape: DrafterShape) -> Tensor:  # type: ignore[type-arg]
+def frequent_ids(ids: NDArray[np.uint16], vocab_size: int, shape: DrafterShape) -> Tensor:
     """Return the most frequent ids, ascending; the end of text is always among them."""
     count = np.bincount(ids, minlength=vocab_size)
     count[0] = count.max() + 1
@@ -190,6 +193,6 @@ def restore_drafter(checkpoint: Path, target: FastMoe) -> EagleHead:
     return head.eval()
 
 
-def _some_windows(ids: np.ndarray, length: int, count: int = 16) -> Tensor:  # type: ignore[type-arg]
+def _some_windows(ids: NDArray[np.uint16], length: int, count: int = 16) -> Tensor:
     starts = np.linspace(0, len(ids) - length - 2, count).astype(np.int64)
     return windows(ids, starts, length + 1)

@@ -54,7 +54,9 @@ def grow(
     width: int,
     levels: int,
 ) -> Trees:
-    """Grow a tree below each place; every level keeps `width` nodes and gives each `width` children.
+    """Grow a tree below each place.
+
+    Every level keeps the `width` most probable nodes and gives each the `width` best children.
 
     Parameters
     ----------
@@ -100,8 +102,14 @@ def grow(
         made += width * width
         origin = torch.div(best, width, rounding_mode="floor")
         rows = torch.arange(count).unsqueeze(1)
-        state, own_keys, own_values = state[rows, origin], own_keys[rows, origin], own_values[rows, origin]
-    return Trees(torch.cat(tokens, 1), torch.cat(parents, 1), torch.cat(scores, 1), torch.cat(depth))
+        state, own_keys, own_values = (
+            state[rows, origin],
+            own_keys[rows, origin],
+            own_values[rows, origin],
+        )
+    return Trees(
+        torch.cat(tokens, 1), torch.cat(parents, 1), torch.cat(scores, 1), torch.cat(depth)
+    )
 
 
 def select(trees: Trees, size: int) -> Tensor:
