@@ -108,11 +108,18 @@ def _evaluate(options: argparse.Namespace, recipe: Recipe) -> None:
 
 
 def _routing_stats(options: argparse.Namespace, recipe: Recipe) -> None:
+    from .acceptance_table import acceptance_table
     from .routing_figure import draw_routing, routing_tables
 
     target, drafter = _figures(options.work)
     draw_routing(target, drafter["tree_unions"], options.work / "routing.svg")
-    print(routing_tables(target, drafter["tree_unions"]))
+    tables = {
+        "routing.txt": routing_tables(target, drafter["tree_unions"]),
+        "acceptance.txt": acceptance_table(drafter),
+    }
+    for name, text in tables.items():
+        (options.work / name).write_text(text + "\n", encoding="utf-8")
+        print(text, end="\n\n")
 
 
 def _export(options: argparse.Namespace, recipe: Recipe) -> None:

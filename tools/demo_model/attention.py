@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .fusion import fusible
 
-__all__ = ["causal_attention", "rotary_tables", "rotate"]
+__all__ = ["causal_attention", "causal_mask", "rotary_tables", "rotate"]
 
 
 @lru_cache(maxsize=8)
@@ -51,7 +51,8 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, groups: int) -> 
 
 
 @lru_cache(maxsize=8)
-def _future(length: int) -> Tensor:
+def causal_mask(length: int) -> Tensor:
+    """Return float32[length, length] to add to scores: -inf for what lies ahead, else 0."""
     mask = torch.full((length, length), float("-inf"), dtype=torch.float32).triu(1)
     return mask
 
@@ -61,7 +62,7 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, groups: int) -> Tensor:
         length, dim = key.shape[1:]
         scores = torch.bmm(query, key.transpose(1, 2)).view(-1, length, length)
-        chance = _masked_softmax(scores, _future(length), dim**-0.5)
+        chance = _masked_softmax(scores, causal_mask(length), dim**-0.5)
         chance = chance.view(len(query), -1, length)
         ctx.save_for_backward(query, key, value, chance)
         return torch.bmm(chance, value)

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .attention import rotary_tables, rotate
+from .attention import causal_mask, rotary_tables, rotate
+from .fusion import fusible
 from .shape import Shape
 
 __all__ = ["SMOKE_DRAFTER", "STANDARD_DRAFTER", "Context", "DrafterShape", "EagleHead"]
@@ -150,6 +151,16 @@ class EagleHead(nn.Module):
     def step(
         self, embedded: Tensor, states: Tensor, context: Context | None
     ) -> tuple[Tensor, Tensor, Context]:
+        """Take one draft step at every position at once; return logits, states and context.
+
+        See `advance`, which stops before the logits.
+        """
+        states, context = self.advance(embedded, states, context)
+        return self.lm_head(self.norm(states)), states, context
+
+    def advance(
+        self, embedded: Tensor, states: Tensor, context: Context | None
+    ) -> tuple[Tensor, Context]:
         """Take one draft step at every position at once.
 
         Parameters
@@ -164,8 +175,8 @@ class EagleHead(nn.Module):
 
         Returns
         -------
-        logits, states, context
-            [B, S, draft_vocab_size], [B, S, H], and the context for the next step.
+        states, context
+            [B, S, H], and the context for the next step.
         """
         length = embedded.shape[1]
         later = 0 if context is None else 1 + len(context.own_keys)
@@ -183,8 +194,7 @@ class EagleHead(nn.Module):
                 [*context.own_values, value],
             )
         joined = _attend(query, context).transpose(1, 2)
-        logits, states = self.finish(joined, states)
-        return logits, states, context
+        return self.finish(joined, states), context
 
     def project(
         self, embedded: Tensor, states: Tensor, positions: Tensor
@@ -205,12 +215,12 @@ class EagleHead(nn.Module):
         groups = shape.num_attention_heads // shape.num_key_value_heads
         return query, key.repeat_interleave(groups, -2), value.repeat_interleave(groups, -2)
 
-    def finish(self, joined: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits and new state from the attention's output, [..., heads, d]."""
+    def finish(self, joined: Tensor, states: Tensor) -> Tensor:
+        """Return the new state from the attention's output, [..., heads, d]."""
         layer = self.midlayer
         states = states + layer.self_attn.o_proj(joined.flatten(-2))
         states = states + layer.mlp(layer.post_attention_layernorm(states))
-        return self.lm_head(self.norm(states)), states
+        return states
 
     def state_for_export(self) -> dict[str, Tensor]:
         """Return the tensors of the file: bfloat16, d2t int64, t2d bool."""
@@ -260,13 +270,28 @@ class EagleHead(nn.Module):
 def _attend(query: Tensor, context: Context) -> Tensor:
     """Attend to the first step causally and to the later ones at the same position."""
     length, dim = query.shape[2:]
+    scores = query @ context.keys.transpose(-2, -1)
     scale = dim**-0.5
-    scores = (query @ context.keys.transpose(-2, -1)).float() * scale
-    future = torch.ones(length, length, dtype=torch.bool).triu(1)
-    scores = scores.masked_fill(future, float("-inf"))
-    own = [(query * key).sum(-1, keepdim=True).float() * scale for key in context.own_keys]
-    chance = torch.softmax(torch.cat([scores, *own], dim=-1), dim=-1).to(context.values.dtype)
-    out = chance[..., :length] @ context.values
-    for number, value in enumerate(context.own_values):
-        out = out + chance[..., length + number, None] * value
+    own = torch.stack(
+        [(query * key).sum(-1) for key in context.own_keys] or [query.new_empty(query.shape[:3])]
+    )
+    if not context.own_keys:
+        own = own[:0]
+    chance, own_chance = _joint_softmax(scores, own, causal_mask(length), scale)
+    out = chance.to(context.values.dtype) @ context.values
+    for share, value in zip(own_chance, context.own_values, strict=True):
+        out = out + share.unsqueeze(-1) * value
     return out
+
+
+@fusible
+def _joint_softmax(
+    scores: Tensor, own: Tensor, future: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Return the joint probabilities of [..., S, S] scores and of [n, ..., S] own ones."""
+    text, path = scores.float() * scale + future, own.float() * scale
+    top = torch.maximum(text.amax(-1), path.amax(0)) if len(own) else text.amax(-1)
+    top = top.detach()
+    text, path = (text - top.unsqueeze(-1)).exp(), (path - top).exp()
+    total = text.sum(-1) + path.sum(0)
+    return (text / total.unsqueeze(-1)).to(scores.dtype), (path / total).to(own.dtype)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EvaluationSize", "evaluate_drafter", "evaluate_target", "write_json"]
 
+GREEDY_PROMPT = "It was a truth that the whole family"
 LONGEST_CHAIN = 5
 TREE_WIDTH = 4
 TREE_SIZES = (4, 8, 16, 32, 60)
@@ -97,6 +98,7 @@ def evaluate_target(folder: Path, size: EvaluationSize) -> dict[str, Any]:
         "sizes": sizes,
         **union_growth(experts, n_experts, sizes),
     }
+    figures["greedy"] = _greedy(stock, folder / "tokenizer")
     figures["continuations"] = _continuations(stock, held_out, folder / "tokenizer")
     return figures
 
@@ -136,6 +138,16 @@ def write_json(figures: dict[str, Any], path: Path) -> None:
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     os.replace(partial, path)
+
+
+def _greedy(stock: Qwen3MoeForCausalLM, tokenizer: Path) -> dict[str, Any]:
+    """Return what the model writes greedily after a fixed prompt, for comparison elsewhere."""
+    from tokenizers import Tokenizer
+
+    reader = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    prompt = reader.encode(GREEDY_PROMPT).ids
+    made = greedy_continuation(stock, torch.tensor([prompt]), 32)[0, len(prompt) :].tolist()
+    return {"prompt": GREEDY_PROMPT, "ids": made, "text": reader.decode(made)}
 
 
 def _continuations(

@@ -15,6 +15,7 @@ from torch.nn import functional
 from .batches import Batches, windows
 from .drafter import DrafterShape, EagleHead
 from .export import restore, round_to_export
+from .loss import distribution_loss
 from .model import FastMoe
 from .optimizer import make_optimizers
 from .schedule import Schedule
@@ -162,14 +163,17 @@ def unrolled_losses(
             room = length - number
             embedded = functional.embedding(ids[:, 1 + number :], target.embed)
             embedded = functional.pad(embedded, (0, 0, 0, number))
-            drafted, states, context = head.step(embedded, states, context)
-            goal, valid = chance[:, 1 + number :], known[:, 1 + number :]
-            log_chance = torch.log_softmax(drafted[:, :room].float(), dim=-1)
-            cross = -(goal * log_chance).sum(-1)
-            losses.append((cross * valid).sum() / valid.sum())
-            with torch.no_grad():
-                guess = head.kept[log_chance.argmax(-1)]
-                hits.append(float((guess == best[:, 1 + number :]).float().mean()))
+            states, context = head.advance(embedded, states, context)
+            final = head.norm(states[:, :room]).flatten(0, 1).to(torch.bfloat16)
+            loss, guess = distribution_loss(
+                final,
+                head.lm_head.weight.to(torch.bfloat16),
+                chance[:, 1 + number :].flatten(0, 1),
+                known[:, 1 + number :].flatten(),
+            )
+            losses.append(loss)
+            wanted = best[:, 1 + number :].flatten()
+            hits.append(float((head.kept[guess] == wanted).float().mean()))
     return losses, hits
 
 
