@@ -10,6 +10,13 @@ cdef extern from "rows.h":
             const uint64_t *, const int32_t *, int64_t, const uint64_t *, int64_t,
             uint64_t *, uint64_t *
         ) noexcept nogil
+        void (*planes)(
+            const uint64_t *, const int32_t *, int64_t, const uint64_t *, int64_t, uint64_t *
+        ) noexcept nogil
+        void (*count4)(const uint64_t *, const uint64_t *, int64_t, int64_t *) noexcept nogil
+        void (*weigh4)(
+            const uint64_t *, const uint64_t *, const double *, int64_t, double *
+        ) noexcept nogil
         void (*index)(
             const uint64_t *, const uint64_t *, const uint64_t *, int64_t, uint64_t *, uint64_t *
         ) noexcept nogil
@@ -88,6 +95,7 @@ cdef struct Answer:
     Figures figures
     int64_t lambda_steps
     int64_t rounds
+    int64_t sharings
     int64_t cuts
     int64_t core_nodes
     int64_t core_elements
@@ -114,7 +122,10 @@ cdef struct Scratch:
     uint64_t *twice             # [words]
     uint64_t *solo              # [words]
     uint64_t *zero              # [words]
+    uint64_t *planes            # [4 words]
+    uint64_t *planned           # [words]
     int32_t *open_nodes         # [n]
+    int32_t *part               # [n]
     int32_t *order              # [2 n]
     double *gain                # [n]
     double *own                 # [n]

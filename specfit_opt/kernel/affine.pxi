@@ -10,15 +10,17 @@ cdef Outcome scratch_open(Scratch *s, int64_t n, int64_t words) noexcept nogil:
     memset(s, 0, sizeof(Scratch))
     s.n = n
     s.words = words
-    room += 4 * sf_arena_room(words * 8)
+    room += 5 * sf_arena_room(words * 8) + sf_arena_room(words * 32)
     room += 2 * sf_arena_room(n * 8) + 5 * sf_arena_room(n * 8)
-    room += 4 * sf_arena_room(n * 4) + 6 * sf_arena_room(n)
+    room += 5 * sf_arena_room(n * 4) + 6 * sf_arena_room(n)
     room += 2 * sf_arena_room((n + 1) * 8) + 2 * sf_arena_room(n + 1) + sf_arena_room((n + 1) * 4)
     if sf_arena_open(&s.arena, room) != 0:
         return NO_MEMORY
     s.union_row = <uint64_t *> sf_arena_take(&s.arena, words * 8)
     s.twice = <uint64_t *> sf_arena_take(&s.arena, words * 8)
     s.solo = <uint64_t *> sf_arena_take(&s.arena, words * 8)
+    s.planned = <uint64_t *> sf_arena_take(&s.arena, words * 8)
+    s.planes = <uint64_t *> sf_arena_take(&s.arena, words * 32)
     s.zero = <uint64_t *> sf_arena_take(&s.arena, words * 8)
     s.order = <int32_t *> sf_arena_take(&s.arena, n * 8)
     s.gain = <double *> sf_arena_take(&s.arena, n * 8)
@@ -27,6 +29,7 @@ cdef Outcome scratch_open(Scratch *s, int64_t n, int64_t words) noexcept nogil:
     s.lower = <double *> sf_arena_take(&s.arena, n * 8)
     s.trail_bound = <double *> sf_arena_take(&s.arena, n * 8)
     s.open_nodes = <int32_t *> sf_arena_take(&s.arena, n * 4)
+    s.part = <int32_t *> sf_arena_take(&s.arena, n * 4)
     s.core_index = <int32_t *> sf_arena_take(&s.arena, n * 4)
     s.entry = <int32_t *> sf_arena_take(&s.arena, n * 4)
     s.trail_node = <int32_t *> sf_arena_take(&s.arena, n * 4)

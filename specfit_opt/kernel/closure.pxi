@@ -73,6 +73,8 @@ cdef Outcome closure(
                 s.open_nodes[kept] = <int32_t> v
                 kept += 1
         if kept == n_open:
+            kept = share_costs(p, s, answer, lam, n_open)
+        if kept == n_open:
             outcome = cut(p, s, answer, lam, n_open)
             if outcome == LATE:
                 late(p, s, lam, node_price, n_open)
@@ -82,6 +84,92 @@ cdef Outcome closure(
         n_open = kept
     measure(p, s, s.state, IN, figures)
     return DONE
+
+
+cdef int64_t share_costs(
+    const Problem *p, Scratch *s, Answer *answer, double lam, int64_t n_open
+) noexcept nogil:
+    """Decide open nodes by a bound in which users share the price of an expert.
+
+    Any split of an expert's price among its users bounds the value of every closed set. The split
+    here is the one that would be tight if the incumbent's open part Y were the answer: what Y uses
+    is paid by Y, the rest by the other users, in equal shares. Where the bound meets the value of
+    Y, Y is a best set and the least one lies inside it; else a node is decided if the bound with it
+    forced the other way falls below the value of Y. Returns the number of nodes left open.
+    """
+    cdef const Price *price = p.price
+    cdef int64_t words = price.words, n_part, kept = 0, i, v, u
+    cdef double worth = 0.0, bound = 0.0, excess, slack = TIE * s.total, loss, less
+    cdef bint inside
+    answer.sharings += 1
+    # Y first, with everything that nobody has paid for; then the others, with what Y paid for free.
+    memcpy(s.planned, s.union_row, words * 8)
+    for i in range(n_open):
+        v = s.open_nodes[i]
+        if s.best[v] == IN:
+            worth += s.gain[v]
+            if v < p.n_rows:
+                price.ops.join(s.planned, row_of(p, s, v), words)
+    worth -= lam * (price_of(price, s.planned) - price_of(price, s.union_row))
+    for i in range(n_open):
+        s.upper[s.open_nodes[i]] = s.gain[s.open_nodes[i]]
+    for inside in (True, False):
+        n_part = 0
+        for i in range(n_open):
+            v = s.open_nodes[i]
+            if (s.best[v] == IN) == inside and v < p.n_rows:
+                s.part[n_part] = <int32_t> v
+                n_part += 1
+        price.ops.planes(
+            p.fresh, s.part, n_part, s.union_row if inside else s.planned, words, s.planes
+        )
+        for i in range(n_part):
+            v = s.part[i]
+            s.upper[v] -= lam * price_shares(price, row_of(p, s, v), s.planes, <double> n_part)
+    for i in range(n_open - 1, -1, -1):
+        v = s.open_nodes[i]
+        u = p.parent[v]
+        if s.upper[v] > 0.0:
+            if s.state[u] == OPEN:
+                s.upper[u] += s.upper[v]
+            else:
+                bound += s.upper[v]
+    excess = bound - worth
+    if excess <= slack:
+        for i in range(n_open):
+            v = s.open_nodes[i]
+            if s.best[v] == IN:
+                s.open_nodes[kept] = <int32_t> v
+                kept += 1
+            else:
+                s.state[v] = OUT
+        return kept
+    # lower: what the bound loses when a node, and so its ancestors, is forced in.
+    for i in range(n_open):
+        v = s.open_nodes[i]
+        u = p.parent[v]
+        s.lower[v] = max(-s.upper[v], 0.0)
+        if s.state[u] == OPEN:
+            s.lower[v] += s.lower[u]
+    for i in range(n_open):
+        v = s.open_nodes[i]
+        if s.lower[v] > excess + slack:
+            s.state[v] = OUT
+            continue
+        # What it loses when the node, and so its subtree, is forced out.
+        loss = max(s.upper[v], 0.0)
+        u = p.parent[v]
+        while loss > excess + slack and s.state[u] == OPEN:
+            less = max(s.upper[u], 0.0)
+            loss = less - max(s.upper[u] - loss, 0.0)
+            u = p.parent[u]
+        if loss > excess + slack and s.state[p.parent[v]] == IN:
+            s.state[v] = IN
+            join_row(p, s, v)
+            continue
+        s.open_nodes[kept] = <int32_t> v
+        kept += 1
+    return kept
 
 
 cdef inline const uint64_t *row_of(const Problem *p, Scratch *s, int64_t v) noexcept nogil:

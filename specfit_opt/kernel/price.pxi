@@ -161,6 +161,25 @@ cdef inline void price_both(
         own[0] = weigh_bits(price, row, solo, False)
 
 
+cdef inline double price_shares(
+    const Price *price, const uint64_t *row, const uint64_t *planes, double most
+) noexcept nogil:
+    """Price of a row whose experts on planes 1, 2, 3 and 4 are shared by 1, 2, 3 and `most`."""
+    cdef int64_t count[4]
+    cdef double part[4]
+    cdef int k
+    if price.weighing == UNIFORM:
+        price.ops.count4(row, planes, price.words, count)
+        for k in range(4):
+            part[k] = price.unit * <double> count[k]
+    elif price.weighing == PER_WORD:
+        price.ops.weigh4(row, planes, price.word_weight, price.words, part)
+    else:
+        for k in range(4):
+            part[k] = weigh_bits(price, row, planes + k * price.words, False)
+    return part[0] + part[1] / 2.0 + part[2] / 3.0 + part[3] / most
+
+
 cdef double price_of(const Price *price, const uint64_t *row) noexcept nogil:
     """Price of a row in seconds."""
     cdef double all, own

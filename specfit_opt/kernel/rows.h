@@ -13,6 +13,13 @@ typedef struct {
     /* bits & ~gone that one of the rows named has (solo), and that several have (twice) */
     void (*survey)(const uint64_t *rows, const int32_t *names, int64_t count, const uint64_t *gone,
                    int64_t words, uint64_t *solo, uint64_t *twice);
+    /* bits & ~gone that exactly one, two or three of the rows named have, or more: four rows */
+    void (*planes)(const uint64_t *rows, const int32_t *names, int64_t count, const uint64_t *gone,
+                   int64_t words, uint64_t *out);
+    /* |row & plane| for each of four planes, and the same in weights per word */
+    void (*count4)(const uint64_t *row, const uint64_t *planes, int64_t words, int64_t *out);
+    void (*weigh4)(const uint64_t *row, const uint64_t *planes, const double *weight, int64_t words,
+                   double *out);
     /* fresh = row & mask & ~above; used = row & mask | above */
     void (*index)(const uint64_t *row, const uint64_t *mask, const uint64_t *above, int64_t words,
                   uint64_t *fresh, uint64_t *used);
@@ -64,6 +71,45 @@ static inline int sf_lowest(uint64_t x) { /* index of the lowest set bit, x != 0
             solo[j] &= ~(twice[j] | gone[j]);                                                       \
         }                                                                                           \
     }                                                                                               \
+    attribute static void sf_planes_##suffix(const uint64_t *rows, const int32_t *names,            \
+                                             int64_t count, const uint64_t *gone, int64_t words,    \
+                                             uint64_t *out) {                                       \
+        uint64_t *one = out, *two = out + words, *three = two + words, *more = three + words;       \
+        memset(out, 0, (size_t)words * 32);                                                         \
+        for (int64_t i = 0; i < count; i++) {                                                       \
+            const uint64_t *row = rows + names[i] * words;                                          \
+            for (int64_t j = 0; j < words; j++) {                                                   \
+                uint64_t carry = one[j] & row[j];                                                   \
+                one[j] ^= row[j];                                                                   \
+                more[j] |= two[j] & carry;                                                          \
+                two[j] ^= carry;                                                                    \
+            }                                                                                       \
+        }                                                                                           \
+        for (int64_t j = 0; j < words; j++) {                                                       \
+            uint64_t low = one[j], high = two[j], few = ~(more[j] | gone[j]);                       \
+            one[j] = low & ~high & few;                                                             \
+            two[j] = high & ~low & few;                                                             \
+            three[j] = low & high & few;                                                            \
+            more[j] &= ~gone[j];                                                                    \
+        }                                                                                           \
+    }                                                                                               \
+    attribute static void sf_count4_##suffix(const uint64_t *row, const uint64_t *planes,           \
+                                             int64_t words, int64_t *out) {                         \
+        for (int64_t k = 0; k < 4; k++) {                                                           \
+            int64_t a = 0;                                                                          \
+            for (int64_t j = 0; j < words; j++) a += sf_popcount(row[j] & planes[k * words + j]);   \
+            out[k] = a;                                                                             \
+        }                                                                                           \
+    }                                                                                               \
+    attribute static void sf_weigh4_##suffix(const uint64_t *row, const uint64_t *planes,           \
+                                             const double *weight, int64_t words, double *out) {    \
+        for (int64_t k = 0; k < 4; k++) {                                                           \
+            double a = 0.0;                                                                         \
+            for (int64_t j = 0; j < words; j++)                                                     \
+                a += weight[j] * (double)sf_popcount(row[j] & planes[k * words + j]);               \
+            out[k] = a;                                                                             \
+        }                                                                                           \
+    }                                                                                               \
     attribute static void sf_index_##suffix(const uint64_t *row, const uint64_t *mask,              \
                                             const uint64_t *above, int64_t words,                   \
                                             uint64_t *fresh, uint64_t *used) {                      \
@@ -103,8 +149,10 @@ static inline int sf_lowest(uint64_t x) { /* index of the lowest set bit, x != 0
         }                                                                                           \
         return a;                                                                                   \
     }                                                                                               \
-    static const sf_ops sf_ops_##suffix = {#suffix,           sf_survey_##suffix, sf_index_##suffix, \
-                                           sf_count_##suffix, sf_weigh_##suffix,  sf_join_##suffix};
+    static const sf_ops sf_ops_##suffix = {                                                         \
+        #suffix,           sf_survey_##suffix, sf_planes_##suffix, sf_count4_##suffix,              \
+        sf_weigh4_##suffix, sf_index_##suffix, sf_count_##suffix,  sf_weigh_##suffix,               \
+        sf_join_##suffix};
 
 SF_BODY(generic, )
 
@@ -132,6 +180,70 @@ SF_AVX512 static void sf_survey_avx512(const uint64_t *rows, const int32_t *name
         _mm512_mask_storeu_epi64(twice + j, m, more);
         _mm512_mask_storeu_epi64(solo + j, m, _mm512_andnot_si512(_mm512_or_si512(more, g), once));
     }
+}
+
+SF_AVX512 static void sf_planes_avx512(const uint64_t *rows, const int32_t *names, int64_t count,
+                                       const uint64_t *gone, int64_t words, uint64_t *out) {
+    for (int64_t j = 0; j < words; j += 8) {
+        __mmask8 m = SF_TAIL(words, j);
+        __m512i low = _mm512_setzero_si512(), high = low, more = low;
+        for (int64_t i = 0; i < count; i++) {
+            __m512i row = _mm512_maskz_loadu_epi64(m, rows + names[i] * words + j);
+            __m512i carry = _mm512_and_si512(low, row);
+            low = _mm512_xor_si512(low, row);
+            more = _mm512_or_si512(more, _mm512_and_si512(high, carry));
+            high = _mm512_xor_si512(high, carry);
+        }
+        __m512i g = _mm512_maskz_loadu_epi64(m, gone + j);
+        __m512i many = _mm512_or_si512(more, g);
+        _mm512_mask_storeu_epi64(out + j, m,
+                                 _mm512_andnot_si512(_mm512_or_si512(high, many), low));
+        _mm512_mask_storeu_epi64(out + words + j, m,
+                                 _mm512_andnot_si512(_mm512_or_si512(low, many), high));
+        _mm512_mask_storeu_epi64(out + 2 * words + j, m,
+                                 _mm512_andnot_si512(many, _mm512_and_si512(low, high)));
+        _mm512_mask_storeu_epi64(out + 3 * words + j, m, _mm512_andnot_si512(g, more));
+    }
+}
+
+SF_AVX512 static void sf_count4_avx512(const uint64_t *row, const uint64_t *planes, int64_t words,
+                                       int64_t *out) {
+    __m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
+    for (int64_t j = 0; j < words; j += 8) {
+        __mmask8 m = SF_TAIL(words, j);
+        const uint64_t *p = planes + j;
+        __m512i r = _mm512_maskz_loadu_epi64(m, row + j);
+#define SF_PART(k) \
+    _mm512_popcnt_epi64(_mm512_and_si512(r, _mm512_maskz_loadu_epi64(m, p + (k) * words)))
+        a = _mm512_add_epi64(a, SF_PART(0));
+        b = _mm512_add_epi64(b, SF_PART(1));
+        c = _mm512_add_epi64(c, SF_PART(2));
+        d = _mm512_add_epi64(d, SF_PART(3));
+    }
+    out[0] = _mm512_reduce_add_epi64(a);
+    out[1] = _mm512_reduce_add_epi64(b);
+    out[2] = _mm512_reduce_add_epi64(c);
+    out[3] = _mm512_reduce_add_epi64(d);
+}
+
+SF_AVX512 static void sf_weigh4_avx512(const uint64_t *row, const uint64_t *planes,
+                                       const double *weight, int64_t words, double *out) {
+    __m512d a = _mm512_setzero_pd(), b = a, c = a, d = a;
+    for (int64_t j = 0; j < words; j += 8) {
+        __mmask8 m = SF_TAIL(words, j);
+        const uint64_t *p = planes + j;
+        __m512i r = _mm512_maskz_loadu_epi64(m, row + j);
+        __m512d w = _mm512_maskz_loadu_pd(m, weight + j);
+        a = _mm512_fmadd_pd(w, _mm512_cvtepi64_pd(SF_PART(0)), a);
+        b = _mm512_fmadd_pd(w, _mm512_cvtepi64_pd(SF_PART(1)), b);
+        c = _mm512_fmadd_pd(w, _mm512_cvtepi64_pd(SF_PART(2)), c);
+        d = _mm512_fmadd_pd(w, _mm512_cvtepi64_pd(SF_PART(3)), d);
+#undef SF_PART
+    }
+    out[0] = _mm512_reduce_add_pd(a);
+    out[1] = _mm512_reduce_add_pd(b);
+    out[2] = _mm512_reduce_add_pd(c);
+    out[3] = _mm512_reduce_add_pd(d);
 }
 
 SF_AVX512 static void sf_index_avx512(const uint64_t *row, const uint64_t *mask, const uint64_t *above,
@@ -189,8 +301,9 @@ SF_AVX512 static int64_t sf_join_avx512(uint64_t *into, const uint64_t *row, int
     return _mm512_reduce_add_epi64(a);
 }
 
-static const sf_ops sf_ops_avx512 = {"avx512",        sf_survey_avx512, sf_index_avx512,
-                                     sf_count_avx512, sf_weigh_avx512,  sf_join_avx512};
+static const sf_ops sf_ops_avx512 = {"avx512",         sf_survey_avx512, sf_planes_avx512,
+                                     sf_count4_avx512, sf_weigh4_avx512, sf_index_avx512,
+                                     sf_count_avx512,  sf_weigh_avx512,  sf_join_avx512};
 #endif
 
 /* The best version for this processor, or the one named; NULL if it does not run here. */
