@@ -378,6 +378,7 @@ cdef class TreeState:
             "kernel": NAME,
             "lambda_steps": answer.lambda_steps,
             "rounds": answer.rounds,
+            "sharings": answer.sharings,
             "cuts": answer.cuts,
             "core_nodes": answer.core_nodes,
             "core_elements": answer.core_elements,

@@ -255,6 +255,7 @@ class TreeState:
             max_nodes=min(max_nodes, n),
             rate=rate,
             deadline=time.monotonic() + time_limit,
+            n_rows=self.n_nodes,
         )
         mask, proven, objective, bound, stats = problem.solve()
         figures = None
@@ -356,6 +357,7 @@ class _Problem:
     max_nodes: int
     rate: float
     deadline: float
+    n_rows: int  # nodes from here on, the virtual ones, have no experts
 
     def __post_init__(self) -> None:
         self.n = len(self.parent)
@@ -365,7 +367,16 @@ class _Problem:
         self.late_bound: float | None = None
         self.total = math.fsum(self.prob)
         self.stats = dict.fromkeys(
-            ("lambda_steps", "rounds", "cuts", "core_nodes", "core_elements", "branches"), 0
+            (
+                "lambda_steps",
+                "rounds",
+                "sharings",
+                "cuts",
+                "core_nodes",
+                "core_elements",
+                "branches",
+            ),
+            0,
         )
 
     # ---- sets and their figures
@@ -447,35 +458,37 @@ class _Problem:
     # ---- affine node time: Dinkelbach over nested closures
 
     def solve_affine(self, intercept: float, slope: float, largest: int) -> bool:
-        """Solve with the node limit ignored; False if the answer is larger than it allows."""
+        """Solve without the limit on size; return whether the answer respects it."""
         base = self.base + intercept
-        best, lam = self.best, self.lam
+        lam = self.lam
         alive = list(range(self.n))
         while True:
             self.stats["lambda_steps"] += 1
             try:
                 chosen = self.closure(lam, lam * slope, self.roots, alive)
             except _Deadline as late:
+                # The limit on size only lowers what can be reached: the bound holds with it too.
                 excess = late.bound - lam * base
                 least = base + slope * self.n_roots
-                self.best = best if best.size <= largest else self.best
                 self.late_bound = lam + max(excess, 0.0) / least if self.is_ratio else excess
                 return True
             time = base + slope * chosen.size + chosen.price
             excess = chosen.tokens - lam * time
-            if not self.is_ratio:
-                best = chosen
-                break
             slack = _PROOF * chosen.tokens
-            if excess <= slack:
-                if excess >= -slack:
-                    best = chosen  # as good and, being the least closure, no larger
+            if not self.is_ratio or excess <= slack:
                 break
-            best, lam, alive = chosen, chosen.tokens / time, chosen.members
-        if best.size > largest:
+            # Closures shrink as lambda rises: what is out stays out.
+            alive = chosen.members
+            lam = chosen.tokens / time
+            if chosen.size <= largest:
+                self.best = chosen
+        if chosen.size > largest:
             return False
-        self.best = best
-        return True
+        if not self.is_ratio or excess >= -slack:
+            self.best = chosen  # as good as the incumbent and, being the least closure, no larger
+            return True
+        # Unless what set this lambda is too large to be the answer.
+        return self.objective(self.best) >= lam * (1.0 - _PROOF)
 
     # ---- any node time: Lagrangian envelope over sizes, branch and bound
 
@@ -708,10 +721,85 @@ class _Problem:
                     union |= bits
             left = [v for v in unsure if state[v] == _OPEN]
             if len(left) == len(unsure):
+                union |= self.share_costs(unsure, rest, gain, lam, state)
+                left = [v for v in unsure if state[v] == _OPEN]
+            if len(left) == len(unsure):
                 self.cut(left, own, rest, twice, lam, state)
                 left = []
             unsure = left
         return self.make_set([v for v in alive if state[v] == _IN])
+
+    def share_costs(
+        self,
+        core: list[int],
+        rest: list[int],
+        gain: list[float],
+        lam: float,
+        state: list[int],
+    ) -> int:
+        """Decide open nodes by a bound in which users share the price of an expert.
+
+        Any split of an expert's price among its users bounds the value of every closed set. The
+        split here is the one that would be tight if the incumbent's open part Y were the answer:
+        what Y uses is paid by Y, the rest by the other users, in equal shares. Where the bound
+        meets the value of Y, Y is a best set and the least one lies inside it; else a node is
+        decided if the bound with it forced the other way falls below the value of Y. Returns the
+        experts of the nodes that were taken in.
+        """
+        self.stats["sharings"] += 1
+        best = set(self.best.members)
+        inside = [i for i, v in enumerate(core) if v in best]
+        outside = [i for i, v in enumerate(core) if v not in best]
+        planned = 0
+        for i in inside:
+            planned |= rest[i]
+        worth = math.fsum(gain[core[i]] for i in inside) - lam * self.price(planned)
+        upper = {v: gain[v] for v in core}
+        for part, gone in ((inside, 0), (outside, planned)):
+            # Experts with one, two or three users in this part, or more; nodes without a row, the
+            # virtual ones, are no users.
+            users = sum(core[i] < self.n_rows for i in part)
+            low = high = more = 0
+            for i in part:
+                bits = rest[i] & ~gone
+                carry = low & bits
+                low ^= bits
+                more |= high & carry
+                high ^= carry
+            planes = (low & ~high & ~more, 1), (high & ~low & ~more, 2), (low & high & ~more, 3)
+            for i in part:
+                for plane, share in (*planes, (more, users)):
+                    if plane:
+                        upper[core[i]] -= lam * self.price(rest[i] & plane) / share
+        bound = 0.0
+        for v in reversed(core):
+            u = self.parent[v]
+            if state[u] == _OPEN:
+                upper[u] += max(upper[v], 0.0)
+            else:
+                bound += max(upper[v], 0.0)
+        excess = bound - worth
+        slack = _TIE * self.total
+        if excess <= slack:
+            for i in outside:
+                state[core[i]] = _OUT
+            return 0
+        taken = 0
+        forced_in: dict[int, float] = {}
+        for v in core:
+            forced_in[v] = max(-upper[v], 0.0) + forced_in.get(self.parent[v], 0.0)
+        for v, bits in zip(core, rest, strict=True):
+            if forced_in[v] > excess + slack:
+                state[v] = _OUT
+                continue
+            loss, u = max(upper[v], 0.0), self.parent[v]
+            while loss > excess + slack and state[u] == _OPEN:
+                loss = max(upper[u], 0.0) - max(upper[u] - loss, 0.0)
+                u = self.parent[u]
+            if loss > excess + slack and state[self.parent[v]] == _IN:
+                state[v] = _IN
+                taken |= bits
+        return taken
 
     def cut(
         self,
