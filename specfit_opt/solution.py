@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import kernel
-from ._validate import checked_rate, frozen, refreeze
+from ._validate import checked_rate, refreeze
 from .cost import CostModel
 from .errors import InvalidInputError
 from .instance import Instance
@@ -91,16 +91,17 @@ class Solution:
     stats: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # Plain arithmetic, because a solution is built in every cycle of a decode loop.
+        tokens, cycle = self.expected_tokens, self.cycle_time
         if not (
             len(self.nodes) > 0
-            and _close(self.cycle_time, self.compute_time + self.transfer_time)
-            and _close(self.throughput * self.cycle_time, self.expected_tokens)
+            and abs(cycle - self.compute_time - self.transfer_time) <= RELATIVE_TOLERANCE * cycle
+            and abs(self.throughput * cycle - tokens) <= RELATIVE_TOLERANCE * tokens
         ):
             raise InvalidInputError(f"the solution contradicts itself: {self._figures()}")
         if self.bound is not None:
-            slack = RELATIVE_TOLERANCE * max(1.0, abs(self.expected_tokens))
-            scale = 1.0 if self.rate is not None else self.cycle_time
-            if (self.objective - self.bound) * scale > slack:
+            scale = 1.0 if self.rate is not None else cycle
+            if (self.objective - self.bound) * scale > RELATIVE_TOLERANCE * max(1.0, tokens):
                 raise InvalidInputError(
                     f"the objective exceeds the bound {self.bound!r}: {self._figures()}"
                 )
@@ -343,6 +344,8 @@ def solution_from_figures(
     """Add the times and the objective to a set's figures."""
     mask, tokens, transfer, loaded, used = figures
     nodes = mask.nonzero()[0]
+    for array in (mask, nodes, loaded, used):  # all made for this solution alone
+        array.setflags(write=False)
     compute = fixed_time + node_time_at(cost, len(nodes))
     cycle = compute + transfer
     gap = None
@@ -352,8 +355,8 @@ def solution_from_figures(
             bound = objective
         gap = max(bound / objective - 1.0 if rate is None else bound - objective, 0.0)
     return Solution(
-        nodes=frozen(nodes),
-        mask=frozen(mask),
+        nodes=nodes,
+        mask=mask,
         status=status,
         throughput=tokens / cycle,
         bound=bound,
@@ -362,8 +365,8 @@ def solution_from_figures(
         cycle_time=cycle,
         compute_time=compute,
         transfer_time=transfer,
-        experts_loaded=frozen(loaded),
-        experts_used=frozen(used),
+        experts_loaded=loaded,
+        experts_used=used,
         rate=rate,
         method=method,
         stats=stats,
