@@ -80,8 +80,7 @@ def _build() -> dict[str, Any]:
         compiled = import_module(f"{kernel.__name__}._kernel")
     except ImportError as error:
         return {"compiled kernel": f"not there: {error}"}
-    built: dict[str, Any] = dict(getattr(compiled, "BUILD", {}))
-    return built
+    return dict(compiled.BUILD)
 
 
 def _optional_packages() -> dict[str, str]:

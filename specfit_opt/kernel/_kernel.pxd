@@ -42,6 +42,7 @@ cdef extern from "checks.h":
     double sf_now() noexcept nogil
     Py_ssize_t at "SF_AT"(Py_ssize_t i, Py_ssize_t n) noexcept nogil
     const int SF_IS_CHECKED
+    const char *SF_COMPILER
 
 
 # How an expert's weight is found: one for all, one per word of a row, one per bit.

@@ -11,6 +11,7 @@ NAME: str
 ROWS: str
 ROW_VARIABLE: str
 CHECKED: bool
+BUILD: dict[str, str]
 
 def row_versions() -> list[str]: ...
 def pack(experts: NDArray[np.integer[Any]], n_experts: int) -> tuple[NDArray[np.uint64], int]: ...

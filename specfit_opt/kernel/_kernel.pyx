@@ -57,6 +57,14 @@ ROWS = _OPS.name.decode()
 #: Whether this is the checked build (index checks on, every array on its own).
 CHECKED = bool(SF_IS_CHECKED)
 
+#: What a bug report should say of this build.
+BUILD = {
+    "compiler": SF_COMPILER.decode(),
+    "cython": cython.__version__,
+    "row loops": f"{ROWS} (of {', '.join(row_versions())}; {ROW_VARIABLE} selects)",
+    "checked build": "yes" if CHECKED else "no",
+}
+
 ctypedef fused expert_id:
     int16_t
     int32_t

@@ -28,6 +28,14 @@ static inline ptrdiff_t sf_checked_index(ptrdiff_t i, ptrdiff_t n, const char *f
 #define SF_IS_CHECKED 0
 #endif
 
+#if defined(__clang__)
+#define SF_COMPILER __VERSION__
+#elif defined(__GNUC__)
+#define SF_COMPILER "gcc " __VERSION__
+#else
+#define SF_COMPILER "unknown"
+#endif
+
 static inline double sf_now(void) {
 #ifdef _WIN32
     LARGE_INTEGER count, frequency;
