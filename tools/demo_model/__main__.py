@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> None:
         torch.set_num_threads(options.threads)
     fuse(recipe.fused)
     options.work.mkdir(parents=True, exist_ok=True)
-    steps = list(STEPS) if options.step == "all" else [options.step]
+    steps = RECIPE if options.step == "all" else [options.step]
     for step in steps:
         STEPS[step](options, recipe)
 
@@ -145,6 +145,12 @@ def _export(options: argparse.Namespace, recipe: Recipe) -> None:
         print(f"{file.stat().st_size:>10} {file.relative_to(out)}")
 
 
+def _speed(options: argparse.Namespace, recipe: Recipe) -> None:
+    from .speed import speed_table
+
+    print(speed_table(recipe.shape))
+
+
 STEPS: dict[str, Callable[[argparse.Namespace, Recipe], None]] = {
     "corpus": _corpus,
     "tokenizer": _tokenizer,
@@ -153,7 +159,9 @@ STEPS: dict[str, Callable[[argparse.Namespace, Recipe], None]] = {
     "evaluate": _evaluate,
     "routing-stats": _routing_stats,
     "export": _export,
+    "speed": _speed,
 }
+RECIPE = [step for step in STEPS if step != "speed"]
 
 
 def _record(checkpoint: Path, work: Path) -> dict[str, Any]:
@@ -190,7 +198,9 @@ def _sizes(corpus: Path) -> Counter[str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tools.demo_model", description=__doc__)
-    parser.add_argument("step", choices=[*STEPS, "all"], help="what to do; all: every step")
+    parser.add_argument(
+        "step", choices=[*STEPS, "all"], help="what to do; all: the recipe in order"
+    )
     parser.add_argument(
         "--work", type=Path, required=True, help="folder of checkpoints and figures; kept"
     )
