@@ -12,9 +12,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+pytestmark = pytest.mark.filterwarnings("default")
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("recipe")
-@pytest.mark.filterwarnings("default")
 def test_the_smoke_run_makes_a_model_that_transformers_loads(tmp_path):
     command = [sys.executable, "-m", "tools.demo_model", "all", "--smoke", "--work", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
