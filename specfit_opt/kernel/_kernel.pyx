@@ -9,7 +9,7 @@ import os
 import numpy as np
 
 cimport cython
-from libc.math cimport INFINITY, NAN, fabs, isnan
+from libc.math cimport INFINITY, fabs, isnan
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
@@ -339,15 +339,6 @@ cdef class TreeState:
             more_time = virtual_time
             m = more_parents.shape[0]
             self.reserve(n + m, self.packed != NULL)
-            extra = <double *> malloc((n + m) * sizeof(double))
-            if extra == NULL:
-                raise MemoryError
-            memset(extra, 0, n * sizeof(double))
-            if m > 0:
-                # Past the end of the tree for this call; the next level overwrites them.
-                memcpy(self.parent + n, &more_parents[0], m * sizeof(int32_t))
-                memcpy(self.prob + n, &more_prob[0], m * sizeof(double))
-                memcpy(extra + n, &more_time[0], m * sizeof(double))
         if isinstance(node_time, float):
             problem.slope = node_time
             problem.table = NULL
@@ -358,6 +349,15 @@ cdef class TreeState:
         mask = np.empty(n + m, dtype=np.bool_)
         cdef uint8_t[::1] out = mask.view(np.uint8)
         cdef Py_ssize_t v
+        if m > 0:
+            # Past the end of the tree for this call; the next level overwrites them.
+            memcpy(self.parent + n, &more_parents[0], m * sizeof(int32_t))
+            memcpy(self.prob + n, &more_prob[0], m * sizeof(double))
+            extra = <double *> malloc((n + m) * sizeof(double))
+            if extra == NULL:
+                raise MemoryError
+            memset(extra, 0, n * sizeof(double))
+            memcpy(extra + n, &more_time[0], m * sizeof(double))
         with nogil:
             problem.price = &self.price
             problem.n = n + m
@@ -393,7 +393,7 @@ cdef class TreeState:
             "branches": answer.branches,
         }
         figures = None
-        if m == 0:
+        if virtual_parent is None:
             rows = self.borrowed
             if self.packed != NULL:
                 rows = self.packed
