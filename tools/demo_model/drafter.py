@@ -31,7 +31,7 @@ class DrafterShape:
         Which three states of the target it reads, as indices of Transformers' ``hidden_states``.
     """
 
-    draft_vocab_size: int = 2560
+    draft_vocab_size: int = 3072
     intermediate_size: int = 1024
     num_attention_heads: int = 4
     num_key_value_heads: int = 2
