@@ -393,8 +393,9 @@ cdef Outcome cut_in_arena(
     scale = 4503599627370496.0 / profits  # 2^52
     for i in range(n_core):
         v = s.open_nodes[i]
-        g.supply[i] = scaled(s.own[v], scale, infinite)
-        g.demand[i] = scaled(-s.own[v], scale, infinite)
+        # A node must bring more than rounding could, here as in the bounds.
+        g.supply[i] = scaled(s.own[v] - TIE * s.total, scale, infinite)
+        g.demand[i] = scaled(TIE * s.total - s.own[v], scale, infinite)
         if s.state[p.parent[v]] == OPEN:
             add_arc(&g, &n_arcs, i, s.core_index[p.parent[v]], infinite, 0)
     for i in range(n_groups):

@@ -823,7 +823,9 @@ class _Problem:
         self.stats["core_elements"] = max(self.stats["core_elements"], len(weights))
         index = {v: i for i, v in enumerate(core)}
         above = [index.get(self.parent[v], -1) for v in core]
-        chosen = _least_closure([own[v] for v in core], above, weights)
+        # A node must bring more than rounding could, here as in the bounds.
+        profit = [own[v] - _TIE * self.total for v in core]
+        chosen = _least_closure(profit, above, weights)
         for v, keep in zip(core, chosen, strict=True):
             state[v] = _IN if keep else _OUT
 
