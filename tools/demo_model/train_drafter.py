@@ -36,11 +36,11 @@ class DrafterPlan:
         All steps; with 0 the run goes on until the file ``finish-drafter`` starts the decay.
     """
 
-    batch: int = 16
-    warmup: int = 50
+    batch: int = 8
+    warmup: int = 40
     steps: int = 0
     decay_steps: int = 300
-    unroll: int = 5
+    unroll: int = 4
     step_decay: float = 0.85
     muon_lr: float = 0.02
     adam_lr: float = 3e-3
