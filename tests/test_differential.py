@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from strategies import KINDS, random_instance, random_max_nodes, random_rate
 
 from specfit_opt import Status, solve_instance
 from specfit_opt.kernel import twin
+from specfit_opt.methods.exact import kernel_arguments
 from specfit_opt.solution import evaluate
 
 #: Instances per kind of node time in the default suite: 8 kinds x 280 = 2,240.
@@ -26,22 +25,9 @@ def case(kind, seed):
 
 
 def twin_solution(instance, rate, max_nodes):
-    tree, routing, cost = instance.tree, instance.routing, instance.cost_model
-    mask, proven, *_ = twin.solve(
-        tree.parent,
-        tree.path_prob,
-        routing.rows,
-        routing.resident,
-        cost.kernel_expert_time(routing.n_layers, routing.n_experts),
-        cost.resident_time,
-        cost.fixed_time,
-        cost.node_time,
-        math.nan if rate is None else rate,
-        tree.n_nodes if max_nodes is None else max_nodes,
-        math.inf,
-    )
+    mask, proven, *_ = twin.solve(*kernel_arguments(instance, rate, max_nodes, None))
     assert proven
-    return evaluate(tree, routing, cost, mask, rate=rate)
+    return evaluate(instance.tree, instance.routing, instance.cost_model, mask, rate=rate)
 
 
 def same(a, b):

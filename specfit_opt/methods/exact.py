@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from .. import kernel
 from ..instance import Instance
@@ -23,8 +24,30 @@ def select(
     -----
     See the algorithm section of the theory page, and :mod:`specfit_opt.kernel`.
     """
-    tree, routing, cost = instance.tree, instance.routing, instance.cost_model
     mask, proven, objective, bound, stats, figures = kernel.solve(
+        *kernel_arguments(instance, rate, max_nodes, time_limit)
+    )
+    assert figures is not None  # no virtual nodes were given
+    solution = solution_from_figures(
+        Figures(mask, *figures),
+        instance.cost_model,
+        fixed_time=instance.cost_model.fixed_time,
+        rate=rate,
+        method="exact",
+        stats=stats,
+        status=Status.OPTIMAL if proven else Status.FEASIBLE,
+        bound=bound,
+    )
+    check_claim(solution, objective)
+    return solution
+
+
+def kernel_arguments(
+    instance: Instance, rate: float | None, max_nodes: int | None, time_limit: float | None
+) -> tuple[Any, ...]:
+    """Return the arguments of the kernel's ``solve`` for a problem and its limits."""
+    tree, routing, cost = instance.tree, instance.routing, instance.cost_model
+    return (
         tree.parent,
         tree.path_prob,
         routing.rows,
@@ -37,19 +60,6 @@ def select(
         tree.n_nodes if max_nodes is None else max_nodes,
         math.inf if time_limit is None else time_limit,
     )
-    assert figures is not None  # no virtual nodes were given
-    solution = solution_from_figures(
-        Figures(mask, *figures),
-        cost,
-        fixed_time=cost.fixed_time,
-        rate=rate,
-        method="exact",
-        stats=stats,
-        status=Status.OPTIMAL if proven else Status.FEASIBLE,
-        bound=bound,
-    )
-    check_claim(solution, objective)
-    return solution
 
 
 def check_claim(solution: Solution, objective: float) -> None:
