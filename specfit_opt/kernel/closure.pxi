@@ -358,6 +358,7 @@ cdef Outcome cut_in_arena(
     memset(table, 0xff, slots * 4)
     for e in range(n_bits):
         slot = <int64_t> (scramble(keys[e]) & <uint64_t> (slots - 1))
+        r = e
         while table[slot] >= 0:
             r = table[slot]
             if keys[r] == keys[e] and (
