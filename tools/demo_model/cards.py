@@ -120,8 +120,8 @@ def target_card(
             "",
             f"Experts used on {routing['tokens']} held-out tokens, by layer:"
             f" {', '.join(str(value) for value in routing['used'])} of {experts}"
-            f" ({min(routing['used']) / experts:.0%} or more in every layer); with at least a tenth"
-            " of the even share:"
+            f" (at least {min(routing['used']) / experts:.0%} in every layer); with at least a"
+            " tenth of the even share:"
             f" {', '.join(str(v) for v in routing['used_at_a_tenth_of_even_share'])}."
             f" A token shares {_mean(routing['neighbours']):.0%} of its experts with the one before"
             f" it, {_mean(routing['strangers']):.0%} with a random one; even routing would give"
