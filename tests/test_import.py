@@ -14,6 +14,7 @@ OPTIONAL = (
     "pandas",
     "safetensors",
     "scipy",
+    "specfit_runtime",  # it imports specfit_opt, never the reverse
     "torch",
     "tqdm",
     "transformers",
