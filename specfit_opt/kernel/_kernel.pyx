@@ -106,7 +106,7 @@ cdef Py_ssize_t pack_rows(
     uint64_t *rows,
 ) noexcept nogil:
     """Set the bits of each node's experts; return the flat index of the first bad id, or -1."""
-    cdef Py_ssize_t per_layer = (n_experts + 63) // 64, i = 0, j, group, wrong = 0
+    cdef Py_ssize_t per_layer = (n_experts + 63) // 64, i = 0, j, group
     cdef int64_t e
     cdef uint64_t limit = <uint64_t> n_experts
     memset(rows, 0, n * n_layers * per_layer * sizeof(uint64_t))

@@ -99,7 +99,7 @@ cdef void first_set(const Problem *p, Scratch *s) noexcept nogil:
     """Make the best allowed prefix in the order of path probability the incumbent."""
     cdef int64_t i, v, count, size = 0
     cdef Figures f
-    cdef double value, best = -INFINITY, extra = 0.0, all, own
+    cdef double value, best = -INFINITY, extra = 0.0
     cdef const Price *price = p.price
     prefix_order(p, s)
     memset(s.union_row, 0, price.words * 8)
@@ -135,7 +135,6 @@ cdef void prefix_order(const Problem *p, Scratch *s) noexcept nogil:
     cdef int32_t *target = s.order + p.n
     cdef int32_t *swap
     cdef int64_t v, n = p.n, width, low, mid, high, i, j, k
-    cdef int32_t item
     for v in range(n):
         # Runs of eight by insertion, then merges.
         k = v
