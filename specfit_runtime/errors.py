@@ -1,0 +1,31 @@
+"""The errors that the runtime raises on purpose, beside those of `specfit_opt`."""
+
+from __future__ import annotations
+
+from specfit_opt.errors import InvalidInputError, MissingExtraError, SpecfitError
+
+__all__ = [
+    "BusyError",
+    "CheckpointError",
+    "DrafterError",
+    "InvalidInputError",
+    "MissingExtraError",
+    "SpecfitError",
+    "StoreError",
+]
+
+
+class CheckpointError(InvalidInputError):
+    """A checkpoint that cannot be served: a file, a tensor or a format is not as it must be."""
+
+
+class StoreError(SpecfitError, OSError):
+    """Weights could not be brought in from where they are kept."""
+
+
+class BusyError(SpecfitError, RuntimeError):
+    """The model is decoding for someone else at the moment."""
+
+
+class DrafterError(SpecfitError, RuntimeError):
+    """A drafter gave something that cannot be verified, such as a probability of NaN."""
