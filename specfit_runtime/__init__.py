@@ -12,7 +12,7 @@ from .demo_files import demo_drafter, demo_model
 from .errors import BusyError, CheckpointError, DrafterError, StoreError
 
 if TYPE_CHECKING:
-    from .calibrate import RuntimeProfile, calibrate, load_profile
+    from .calibration import RuntimeProfile, calibrate, load_profile
     from .offload import Offload, load_offloaded, offload_of
     from .report import CycleRecord, DecodeReport
     from .speculate import SpecFit
@@ -25,9 +25,9 @@ _LAZY = {
     "SpecFit": "speculate",
     "DecodeReport": "report",
     "CycleRecord": "report",
-    "RuntimeProfile": "calibrate",
-    "calibrate": "calibrate",
-    "load_profile": "calibrate",
+    "RuntimeProfile": "calibration",
+    "calibrate": "calibration",
+    "load_profile": "calibration",
 }
 
 __all__ = [
