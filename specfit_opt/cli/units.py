@@ -13,6 +13,14 @@ def seconds(value: float) -> str:
     return f"{_digits(value / 1e-6, 3)} us"
 
 
+def byte_size(value: float) -> str:
+    """Return an amount of bytes with three significant digits, in powers of 1000: ``9.44 MB``."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(value) >= size:
+            return f"{_digits(value / size, 3)} {unit}"
+    return f"{_digits(value, 3)} B"
+
+
 def figure(value: float) -> str:
     """Return a figure with four significant digits and no exponent: ``34.80``."""
     return _digits(value, 4)

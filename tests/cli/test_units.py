@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specfit_opt.cli.units import figure, seconds
+from specfit_opt.cli.units import byte_size, figure, seconds
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,19 @@ def test_seconds(value, text):
 )
 def test_figure(value, text):
     assert figure(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 B"),
+        (512, "512 B"),
+        (999.4, "999 B"),
+        (9_437_184, "9.44 MB"),
+        (25e9, "25.0 GB"),
+        (1000, "1.00 kB"),
+        (3e15, "3000 TB"),
+    ],
+)
+def test_byte_size(value, text):
+    assert byte_size(value) == text
