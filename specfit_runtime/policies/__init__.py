@@ -1,0 +1,1 @@
+"""The decoding policies: one file per kind, and an entry here."""

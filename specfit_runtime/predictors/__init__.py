@@ -1,0 +1,1 @@
+"""The routing predictors: one file each, and an entry here."""
