@@ -178,7 +178,7 @@ def tiny_prompt(n: int = 7, seed: int = 0, vocab_size: int = 160) -> torch.Tenso
 
 
 def _family(model_type: str) -> tuple[str, dict[str, Any]]:
-    return VARIANTS[model_type] if model_type in VARIANTS else (model_type, {})
+    return VARIANTS.get(model_type, (model_type, {}))
 
 
 def _draw_weights(model: PreTrainedModel, seed: int) -> None:

@@ -1,0 +1,78 @@
+"""What a model family is: where its experts sit and how checkpoints name their tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+
+@dataclass(frozen=True)
+class ExpertPiece:
+    """One parameter of the stock experts module.
+
+    Attributes
+    ----------
+    parameter : str
+        Its name in the module, such as ``"gate_up_proj"``; its first dimension is the expert.
+    parts : tuple of str
+        What it is called in a checkpoint that stores every expert by itself; the parts are
+        concatenated along their first dimension. Empty if no checkpoint stores it so.
+    """
+
+    parameter: str
+    parts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExpertFamily:
+    """A model family as the registry holds it.
+
+    Keys of a checkpoint are ``model.layers.{layer}.`` and what stands below, with ``layer`` counted
+    over all decoder layers.
+
+    Attributes
+    ----------
+    model_type : str
+        ``config.model_type`` of the models it serves.
+    pieces : tuple of ExpertPiece
+        Every parameter of the experts module, in the order in which a record holds them.
+    shapes : callable
+        ``shapes(config)`` gives the shape of each piece of one expert, in the same order.
+    moe_layers : callable
+        ``moe_layers(config)`` gives the decoder layers that have experts, ascending.
+    n_experts, top_k : callable
+        Experts per MoE layer and experts per token, from the configuration.
+    experts_module : str
+        Path of the experts module within a decoder layer; the fused layout stores
+        ``{experts_module}.{parameter}``.
+    expert_key : str or None
+        Key below the layer in the layout with one tensor per expert and part, with the fields
+        ``expert`` and ``part``. None if no checkpoint has that layout.
+    renames : tuple of (str, str)
+        Regular expressions and replacements that turn the checkpoint's names of the other tensors
+        into the module's.
+    ignored : callable
+        ``ignored(config)`` gives regular expressions of keys that are left out on purpose.
+    """
+
+    model_type: str
+    pieces: tuple[ExpertPiece, ...]
+    shapes: Callable[[PretrainedConfig], tuple[tuple[int, ...], ...]]
+    moe_layers: Callable[[PretrainedConfig], tuple[int, ...]]
+    n_experts: Callable[[PretrainedConfig], int]
+    top_k: Callable[[PretrainedConfig], int]
+    experts_module: str = "mlp.experts"
+    expert_key: str | None = "mlp.experts.{expert}.{part}"
+    renames: tuple[tuple[str, str], ...] = ()
+    ignored: Callable[[PretrainedConfig], tuple[str, ...]] = lambda config: ()
+
+    def module_key(self, key: str) -> str:
+        """Return the module's name of a tensor that the checkpoint calls ``key``."""
+        for pattern, replacement in self.renames:
+            key = re.sub(pattern, replacement, key)
+        return key
