@@ -1,0 +1,52 @@
+"""The drafters: one file per kind, and an entry here."""
+
+from __future__ import annotations
+
+from ..errors import InvalidInputError
+from . import prompt_lookup
+from .prompt_lookup import PromptLookup
+from .protocol import Candidates, Drafter, DraftLevel
+from .registry import DrafterKind
+
+#: Every kind of drafter by its name. The test matrix and the command line read this.
+DRAFTERS: dict[str, DrafterKind] = {kind.name: kind for kind in (prompt_lookup.KIND,)}
+
+
+def make_drafter(drafter: str | Drafter) -> Drafter:
+    """Return the drafter that ``drafter`` names.
+
+    Parameters
+    ----------
+    drafter : str or Drafter
+        ``eagle3:DIR``, ``lm:DIR`` or ``prompt-lookup``. A Drafter is returned as it is.
+
+    Raises
+    ------
+    InvalidInputError
+        If the kind is unknown or its folder is missing; the message lists the kinds.
+    """
+    if isinstance(drafter, Drafter):
+        return drafter
+    kinds = ", ".join(kind.usage for kind in DRAFTERS.values())
+    if not isinstance(drafter, str):
+        raise InvalidInputError(f"a drafter is a name or a Drafter, got {drafter!r}; use {kinds}")
+    name, colon, argument = drafter.partition(":")
+    kind = DRAFTERS.get(name)
+    if kind is None:
+        raise InvalidInputError(f"drafter {drafter!r} is unknown; use {kinds}")
+    if kind.needs and not argument:
+        raise InvalidInputError(f"drafter {name!r} needs a {kind.needs}: use {kind.usage}")
+    if colon and not kind.needs:
+        raise InvalidInputError(f"drafter {name!r} takes nothing after a colon, got {argument!r}")
+    return kind.make(argument)
+
+
+__all__ = [
+    "DRAFTERS",
+    "Candidates",
+    "DraftLevel",
+    "Drafter",
+    "DrafterKind",
+    "PromptLookup",
+    "make_drafter",
+]
