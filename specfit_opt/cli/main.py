@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 from .. import __version__
 from ..errors import SpecfitError
@@ -15,8 +16,18 @@ from . import compare, export, generate, info, methods, replay, solve
 #: ended by SIGINT and by SIGPIPE.
 EXIT_OK, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_PIPE = 0, 1, 2, 130, 141
 
-_COMMANDS = (solve, compare, replay, generate, export, methods, info)
 
+class Command(Protocol):
+    """A subcommand: a module with a function that adds its parser."""
+
+    def add_parser(self, commands: Any) -> None:
+        """Add the subcommand to ``commands``, with the default ``run``: what it does."""
+
+
+#: The subcommands of this package.
+COMMANDS: tuple[Command, ...] = (solve, compare, replay, generate, export, methods, info)
+
+_DESCRIPTION = "Choose which draft subtree a mixture-of-experts model should verify."
 _EPILOG = """\
 Without a file, solve, compare and replay use the small recorded example that the package ships.
 Tables are for people; --json prints one JSON document instead.
@@ -25,10 +36,28 @@ exit codes: 0 done, 1 bad input or a file that cannot be read or written, 2 bad 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code.
+    """Run the command line of this package alone; `run_command` tells what is returned.
 
     Parameters
     ----------
+    argv : sequence of str, optional
+        Arguments without the program's name; default those of the process.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
+    return run_command(build_parser(), argv)
+
+
+def run_command(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> int:
+    """Run the subcommand that ``argv`` names and return the exit code.
+
+    Parameters
+    ----------
+    parser : argparse.ArgumentParser
+        As `build_parser` returns it.
     argv : sequence of str, optional
         Arguments without the program's name; default those of the process.
 
@@ -39,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         error, no traceback), 130 when interrupted, 141 when the reader of standard output went
         away. Bad usage raises SystemExit(2), as argparse does.
     """
-    args = build_parser().parse_args(argv)
+    args = parser.parse_args(argv)
     try:
         args.run(args)
         sys.stdout.flush()
@@ -57,18 +86,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     return EXIT_OK
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command line."""
+def build_parser(
+    commands: Sequence[Command] = COMMANDS,
+    *,
+    description: str = _DESCRIPTION,
+    epilog: str = _EPILOG,
+) -> argparse.ArgumentParser:
+    """Return the parser of a whole command line.
+
+    Parameters
+    ----------
+    commands : sequence of Command, optional
+        The subcommands, in the order of the help text; default those of this package.
+    description, epilog : str, optional
+        What the help text says before and after them.
+
+    Returns
+    -------
+    argparse.ArgumentParser
+    """
     parser = argparse.ArgumentParser(
         prog="specfit",
-        description="Choose which draft subtree a mixture-of-experts model should verify.",
-        epilog=_EPILOG,
+        description=description,
+        epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"specfit {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in _COMMANDS:
-        command.add_parser(commands)
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in commands:
+        command.add_parser(subparsers)
     return parser
 
 
