@@ -1,0 +1,115 @@
+"""Runs fetches in a few threads, so that they overlap with compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from ..errors import InvalidInputError, StoreError
+from ._meter import Meter
+from .protocol import Ticket
+
+#: What a fetch from a closed store says.
+CLOSED = "the expert store is closed; load the model again"
+
+
+def checked_threads(io_threads: Any) -> int:
+    """Return ``io_threads`` if it is a whole number of at least 1.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is not.
+    """
+    if isinstance(io_threads, bool) or not isinstance(io_threads, int) or io_threads < 1:
+        raise InvalidInputError(
+            f"io_threads must be a whole number of at least 1, got {io_threads!r}"
+        )
+    return io_threads
+
+
+class FetchPool:
+    """A few threads; jobs start in the order in which they came.
+
+    Notes
+    -----
+    The interpreter joins the threads when it exits, after finishing the jobs that are queued; none
+    of them waits for anything but a transfer, so it does not hang.
+    """
+
+    def __init__(self, threads: int, name: str, meter: Meter) -> None:
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=f"specfit-{name}")
+        self._meter = meter
+
+    def start(
+        self, job: Callable[[], torch.cuda.Event | None], device: torch.device
+    ) -> PoolTicket:
+        """Queue ``job``, which returns the event of its copy if it ends on CUDA.
+
+        Raises
+        ------
+        StoreError
+            If the pool is closed.
+        """
+        try:
+            return PoolTicket(self._executor.submit(self._run, job), device)
+        except RuntimeError:
+            raise StoreError(CLOSED) from None
+
+    def close(self) -> None:
+        """Let the jobs under way finish, fail the others, and end the threads."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def _run(self, job: Callable[[], torch.cuda.Event | None]) -> torch.cuda.Event | None:
+        start, failed = perf_counter(), True
+        try:
+            event = job()
+            failed = False
+        finally:
+            self._meter.ended(perf_counter() - start, failed)
+        return event
+
+
+class PoolTicket(Ticket):
+    """A fetch in a pool."""
+
+    def __init__(self, future: Future[torch.cuda.Event | None], device: torch.device) -> None:
+        self._future = future
+        self._device = device
+
+    def done(self) -> bool:
+        """Return whether :meth:`wait` would return or raise at once. Never blocks."""
+        if not self._future.done():
+            return False
+        if self._future.cancelled() or self._future.exception() is not None:
+            return True
+        event = self._future.result()
+        return event is None or bool(event.query())  # type: ignore[no-untyped-call]
+
+    def wait(self) -> None:
+        """Return when the weights may be used; see :meth:`Ticket.wait`."""
+        try:
+            event = self._future.result()
+        except CancelledError:
+            raise StoreError("the expert store was closed before the fetch began") from None
+        except StoreError:
+            raise
+        except Exception as error:
+            raise StoreError(f"a fetch failed: {type(error).__name__}: {error}") from error
+        if event is not None:
+            torch.cuda.current_stream(self._device).wait_event(event)
+
+
+class DoneTicket(Ticket):
+    """A fetch that was over before it could be waited for."""
+
+    def done(self) -> bool:
+        """Return True."""
+        return True
+
+    def wait(self) -> None:
+        """Return at once."""

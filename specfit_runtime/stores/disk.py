@@ -1,0 +1,120 @@
+"""Experts stay in the checkpoint's files and are read from there."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from specfit_opt._validate import frozen
+
+from ._check import check_fetch, checked_device
+from ._meter import Meter
+from ._pool import FetchPool, checked_threads
+from ._reader import RecordReader
+from .protocol import ExpertStore, StoreCounters, Ticket
+from .registry import StoreKind
+
+if TYPE_CHECKING:
+    from ..checkpoint import ExpertIndex
+
+
+class DiskStore(ExpertStore):
+    """Reads an expert's byte ranges from the checkpoint at every fetch.
+
+    Parameters
+    ----------
+    index : ExpertIndex
+    device : torch.device or str
+        Where the slots lie.
+    direct_io : bool
+        Read past the operating system's page cache. The bytes that are then read beside the
+        expert, up to the next multiple of 4,096 on either side, are counted.
+    io_threads : int
+        Threads that read at the same time, >= 1.
+
+    Raises
+    ------
+    InvalidInputError
+        If an argument is not as it must be.
+    StoreError
+        If a file cannot be opened, is too short, or its file system refuses direct reads.
+
+    Notes
+    -----
+    Adjacent ranges are one read, straight into the slot where the checkpoint has the run dtype and
+    the slot is in host memory. The descriptors are told that access is random: without that the
+    operating system reads ahead, several times what was asked for. `moved_bytes` with ``direct_io``
+    is the mean over the layer's experts, rounded up. On CUDA `seconds` is the time of the reads;
+    the copy to the device goes through page-locked buffers on a stream of its own.
+
+    The files that were opened are the ones that are read until the end: a file replaced under the
+    same name does not matter, one written to in place is an error.
+    """
+
+    name = "disk"
+
+    def __init__(
+        self,
+        index: ExpertIndex,
+        *,
+        device: torch.device | str = "cpu",
+        direct_io: bool = False,
+        io_threads: int = 4,
+    ) -> None:
+        self.index = index
+        self.device = checked_device(device)
+        threads = checked_threads(io_threads)
+        self._direct = direct_io
+        self._meter = Meter()
+        self._reader = RecordReader(index, direct_io=direct_io, on_bytes=self._meter.moved)
+        self.moved_bytes = frozen(
+            np.array([self._mean_bytes(layer) for layer in range(index.n_layers)], dtype=np.int64)
+        )
+        self._pool = FetchPool(threads, self.name, self._meter)
+
+    @property
+    def description(self) -> str:
+        """One line for reports."""
+        return "disk, direct reads" if self._direct else "disk"
+
+    def fetch(
+        self,
+        layer: int,
+        expert: int,
+        out: torch.Tensor,
+        after: torch.cuda.Event | None = None,
+    ) -> Ticket:
+        """Start to read an expert into ``out``; see :meth:`ExpertStore.fetch`."""
+        check_fetch(self.index, self.device, layer, expert, out, after)
+        return self._pool.start(partial(self._read, layer, expert, out), self.device)
+
+    def counters(self) -> StoreCounters:
+        """Return what was moved so far."""
+        return self._meter.read()
+
+    def close(self) -> None:
+        """Stop the threads and close the files; may be called again."""
+        self._pool.close()
+        self._reader.close()
+
+    def _read(self, layer: int, expert: int, out: torch.Tensor) -> None:
+        self._reader.read(layer, expert, out)
+
+    def _mean_bytes(self, layer: int) -> int:
+        if not self._direct:
+            return int(self.index.stored_bytes[layer])
+        n = self.index.n_experts
+        return -(-sum(self._reader.read_bytes(layer, expert) for expert in range(n)) // n)
+
+
+STORE = StoreKind(
+    name="disk",
+    open=lambda index, device, options: DiskStore(
+        index, device=device, direct_io=options.direct_io, io_threads=options.io_threads
+    ),
+    summary="read from the checkpoint's files at every fetch",
+    takes_direct_io=True,
+)

@@ -1,0 +1,134 @@
+"""A store behind a link whose speed is emulated."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+
+import torch
+
+from ..errors import InvalidInputError
+from .protocol import ExpertStore, StoreCounters, Ticket
+
+# A sleep ends up to about 0.1 ms late; the rest of a wait is spent asking the clock.
+_SPIN = 2e-4
+
+
+class EmulatedLink(ExpertStore):
+    """Makes every fetch of another store take at least bytes / bandwidth, one after the other.
+
+    For machines without the link in question. Results that it had a part in are emulations: its
+    name and its description say so.
+
+    Parameters
+    ----------
+    store : ExpertStore
+        What really brings the weights; closed together with the link.
+    bandwidth : float
+        Bytes per second.
+    now, sleep : callable, optional
+        The clock, in seconds; tests bring their own.
+
+    Raises
+    ------
+    InvalidInputError
+        If the bandwidth is not a positive, finite number.
+
+    Notes
+    -----
+    A transfer of ``b`` bytes (`moved_bytes`) that is fetched at time ``t`` ends at ``max(t, end of
+    the one before) + b / bandwidth``, or when the store itself is done if that is later. In the
+    counters, `seconds` is the larger of the store's own and the emulated time.
+    """
+
+    def __init__(
+        self,
+        store: ExpertStore,
+        bandwidth: float,
+        *,
+        now: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], Any] = time.sleep,
+    ) -> None:
+        self.bandwidth = checked_bandwidth(bandwidth)
+        self._store = store
+        self.name = f"emulated-{store.name}"
+        self.index = store.index
+        self.device = store.device
+        self.moved_bytes = store.moved_bytes
+        self._now, self._sleep = now, sleep
+        self._lock = Lock()
+        self._free = float("-inf")  # when the last transfer ends
+        self._busy = 0.0
+
+    @property
+    def description(self) -> str:
+        """One line for reports; says that the link is emulated, and how fast it is."""
+        return f"{self._store.description}, over an emulated link of {self.bandwidth / 1e9:g} GB/s"
+
+    def fetch(
+        self,
+        layer: int,
+        expert: int,
+        out: torch.Tensor,
+        after: torch.cuda.Event | None = None,
+    ) -> Ticket:
+        """Start a fetch; see :meth:`ExpertStore.fetch`."""
+        ticket = self._store.fetch(layer, expert, out, after)
+        duration = float(self.moved_bytes[layer]) / self.bandwidth
+        with self._lock:
+            self._free = end = max(self._now(), self._free) + duration
+            self._busy += duration
+        return _LinkTicket(ticket, end, self._now, self._sleep)
+
+    def counters(self) -> StoreCounters:
+        """Return what was moved so far."""
+        counters = self._store.counters()
+        with self._lock:
+            return replace(counters, seconds=max(counters.seconds, self._busy))
+
+    def close(self) -> None:
+        """Close the store behind the link; may be called again."""
+        self._store.close()
+
+
+class _LinkTicket(Ticket):
+    def __init__(
+        self, ticket: Ticket, end: float, now: Callable[[], float], sleep: Callable[[float], Any]
+    ) -> None:
+        self._ticket, self._end = ticket, end
+        self._now, self._sleep = now, sleep
+
+    def done(self) -> bool:
+        """Return whether :meth:`wait` would return or raise at once. Never blocks."""
+        return self._now() >= self._end and self._ticket.done()
+
+    def wait(self) -> None:
+        """Return when the weights may be used; see :meth:`Ticket.wait`."""
+        self._ticket.wait()
+        while (left := self._end - self._now()) > 0.0:
+            # Sleeping for no time lets the threads of the store run.
+            self._sleep(max(0.0, left - _SPIN))
+
+
+def checked_bandwidth(value: Any) -> float:
+    """Return ``value`` as a positive, finite float.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is none.
+    """
+    try:
+        if isinstance(value, (bool, str, bytes)):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not 0.0 < number < float("inf"):
+        raise InvalidInputError(
+            f"link_bandwidth must be positive, finite bytes per second, got {value!r}"
+        )
+    return number

@@ -1,0 +1,112 @@
+"""All experts lie in host memory, in the run dtype."""
+
+from __future__ import annotations
+
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from specfit_opt._validate import frozen
+
+from ..errors import StoreError
+from ._check import check_fetch, checked_device
+from ._copy import copy_serially
+from ._load import load_slabs
+from ._meter import Meter
+from ._pool import CLOSED, DoneTicket, FetchPool, checked_threads
+from .protocol import ExpertStore, StoreCounters, Ticket
+from .registry import StoreKind
+
+if TYPE_CHECKING:
+    from ..checkpoint import ExpertIndex
+
+# Copying this much takes 8 microseconds, handing it to a thread and being told of the end another
+# 15: smaller records are copied at once, larger ones while the forward pass goes on.
+_AT_ONCE = 1 << 18
+
+
+class RamStore(ExpertStore):
+    """Holds one slab of host memory per layer, read from the checkpoint once, and copies from it.
+
+    Parameters
+    ----------
+    index : ExpertIndex
+    device : torch.device or str
+        Where the slots lie.
+    io_threads : int
+        Threads that read the checkpoint, and that copy later; >= 1.
+
+    Raises
+    ------
+    InvalidInputError
+        If an argument is not as it must be.
+    StoreError
+        If the experts do not fit into the memory that is available, or cannot be read.
+
+    Notes
+    -----
+    Records of up to 256 KiB are copied during the call of :meth:`fetch`. Larger ones are copied by
+    a thread, which releases the interpreter's lock meanwhile.
+    """
+
+    name = "ram"
+
+    def __init__(
+        self,
+        index: ExpertIndex,
+        *,
+        device: torch.device | str = "cpu",
+        io_threads: int = 4,
+    ) -> None:
+        self.index = index
+        self.device = checked_device(device)
+        threads = checked_threads(io_threads)
+        self._meter = Meter()
+        self._slabs = load_slabs(index, self.name, threads)
+        self.moved_bytes = frozen(np.array(index.record_bytes, dtype=np.int64))
+        self._pool = FetchPool(threads, self.name, self._meter)
+
+    def fetch(
+        self,
+        layer: int,
+        expert: int,
+        out: torch.Tensor,
+        after: torch.cuda.Event | None = None,
+    ) -> Ticket:
+        """Copy an expert into ``out``; see :meth:`ExpertStore.fetch`."""
+        check_fetch(self.index, self.device, layer, expert, out, after)
+        try:
+            record = self._slabs[layer][expert]
+        except IndexError:
+            raise StoreError(CLOSED) from None
+        if record.nbytes > _AT_ONCE:
+            return self._pool.start(partial(self._copy, record, out), self.device)
+        start = perf_counter()
+        self._copy(record, out)
+        self._meter.ended(perf_counter() - start)
+        return DoneTicket()
+
+    def counters(self) -> StoreCounters:
+        """Return what was moved so far."""
+        return self._meter.read()
+
+    def close(self) -> None:
+        """Stop the threads and release the memory; may be called again."""
+        self._pool.close()
+        self._slabs = ()
+
+    def _copy(self, record: torch.Tensor, out: torch.Tensor) -> None:
+        copy_serially(record, out)
+        self._meter.moved(record.nbytes)
+
+
+STORE = StoreKind(
+    name="ram",
+    open=lambda index, device, options: RamStore(
+        index, device=device, io_threads=options.io_threads
+    ),
+    summary="held in host memory, in the run dtype; read once when the model is loaded",
+)
