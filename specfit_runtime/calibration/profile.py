@@ -1,0 +1,597 @@
+"""A runtime profile: what one machine charges for one offloaded model, as measured."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from os import PathLike, fspath
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specfit_opt import CostModel
+from specfit_opt.errors import InvalidInputError
+from specfit_opt.files.atomic import atomic_write
+
+from .facts import OffloadFacts, facts_of
+from .strict_json import (
+    checked_list,
+    checked_real,
+    checked_text,
+    checked_whole,
+    kind_of,
+    parse_object,
+    require_keys,
+)
+
+if TYPE_CHECKING:
+    from ..offload import Offload
+
+#: Version of the profile file that this code reads and writes.
+FILE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine that was measured, without anything that names its owner.
+
+    Attributes
+    ----------
+    processor : str
+        The processor's model.
+    cores : int
+        Logical processors that the process may use.
+    threads : int
+        Threads that one operator may use.
+    system : str
+        Operating system and architecture.
+    accelerator : str or None
+        The device's name; None when the model runs on the processor.
+    """
+
+    processor: str
+    cores: int
+    threads: int
+    system: str
+    accelerator: str | None
+
+    def __post_init__(self) -> None:
+        checked_text(self.processor, "machine.processor")
+        checked_text(self.system, "machine.system")
+        checked_whole(self.cores, "machine.cores", 1)
+        checked_whole(self.threads, "machine.threads", 1)
+        if self.accelerator is not None:
+            checked_text(self.accelerator, "machine.accelerator")
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The model that was measured.
+
+    Attributes
+    ----------
+    name : str
+        For people: the folder's or the hub's name.
+    type : str
+        ``model_type`` of its configuration.
+    n_layers, n_experts, top_k : int
+        MoE layers L, experts per layer E, experts per token k.
+    """
+
+    name: str
+    type: str
+    n_layers: int
+    n_experts: int
+    top_k: int
+
+    def __post_init__(self) -> None:
+        checked_text(self.name, "model.name")
+        checked_text(self.type, "model.type")
+        for name in ("n_layers", "n_experts", "top_k"):
+            checked_whole(getattr(self, name), f"model.{name}", 1)
+
+
+@dataclass(frozen=True)
+class Quartiles:
+    """Spread of repeated measurements, in seconds; one entry per thing measured.
+
+    Attributes
+    ----------
+    lower, median, upper : tuple of float
+        ``lower[i] <= median[i] <= upper[i]``.
+    """
+
+    lower: tuple[float, ...]
+    median: tuple[float, ...]
+    upper: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("lower", "median", "upper"):
+            object.__setattr__(self, name, _reals(getattr(self, name), name))
+        if not len(self.lower) == len(self.median) == len(self.upper):
+            raise InvalidInputError(
+                f"lower, median and upper have {len(self.lower)}, {len(self.median)} and "
+                f"{len(self.upper)} entries; give the same number"
+            )
+        for i, (low, middle, high) in enumerate(
+            zip(self.lower, self.median, self.upper, strict=True)
+        ):
+            if not low <= middle <= high:
+                raise InvalidInputError(
+                    f"quartiles {i} are {low}, {middle}, {high}; they must not fall"
+                )
+
+    def __len__(self) -> int:
+        return len(self.median)
+
+    @classmethod
+    def of(cls, samples: Sequence[Sequence[float]]) -> Quartiles:
+        """Return the quartiles of each sequence in ``samples``."""
+        rows = [np.percentile(np.asarray(s, dtype=np.float64), (25, 50, 75)) for s in samples]
+        lower, median, upper = (tuple(float(row[i]) for row in rows) for i in range(3))
+        return cls(lower, median, upper)
+
+
+@dataclass(frozen=True)
+class RuntimeProfile:
+    """What a machine charges for a pass, a draft level and an expert of one offloaded model.
+
+    Parameters
+    ----------
+    name : str
+        Label for tables.
+    machine : Machine
+    software : mapping of str to str
+        Versions of the packages that ran.
+    model : ModelShape
+    dtype : str
+        In which the model ran, such as ``"bfloat16"``.
+    device : str
+        Kind of device, such as ``"cpu"`` or ``"cuda"``.
+    store : str
+        The expert store's name.
+    link_bandwidth : float or None
+        Bytes per second of an emulated link; None when nothing was emulated.
+    drafter : str or None
+        The drafter's name; None when none was measured.
+    draft_top_k, draft_width : int
+        Children per node and nodes per level at which the drafter was measured; 0 without drafter.
+    repeats : int
+        Measurements behind each figure.
+    prefix_tokens : int
+        Tokens in the key-value cache while passes were measured.
+    node_time : sequence of float, shape (N,)
+        Seconds of a whole pass over 1 to N tokens, every expert in place; not falling.
+    node_sizes : sequence of int
+        The sizes that were measured; between them ``node_time`` is interpolated.
+    node_quartiles : Quartiles
+        Of each measured size, before smoothing.
+    node_misses : sequence of float
+        Experts that the median pass of each measured size had to wait for, because the cache does
+        not hold that union; the waiting was measured and taken out of the time.
+    draft_time : sequence of float
+        Seconds per drafted level, the first level first.
+    draft_quartiles : Quartiles
+        Of each level.
+    expert_time : sequence of float, shape (L,)
+        Seconds to bring in one expert of each layer while the store is kept busy.
+    expert_quartiles : Quartiles
+        Of each layer.
+    expert_batch : int
+        Experts that were asked for at once.
+    moved_bytes : sequence of int, shape (L,)
+        Bytes that one expert of each layer moves over the store's link.
+
+    Raises
+    ------
+    InvalidInputError
+        For figures that are negative, not finite, of the wrong number or contradict each other.
+
+    Notes
+    -----
+    Node time is one table of the whole pass: its fixed part is in every entry.
+    """
+
+    name: str
+    machine: Machine
+    software: Mapping[str, str] = field(hash=False)
+    model: ModelShape
+    dtype: str
+    device: str
+    store: str
+    link_bandwidth: float | None
+    drafter: str | None
+    draft_top_k: int
+    draft_width: int
+    repeats: int
+    prefix_tokens: int
+    node_time: tuple[float, ...]
+    node_sizes: tuple[int, ...]
+    node_quartiles: Quartiles
+    node_misses: tuple[float, ...]
+    draft_time: tuple[float, ...]
+    draft_quartiles: Quartiles
+    expert_time: tuple[float, ...]
+    expert_quartiles: Quartiles
+    expert_batch: int
+    moved_bytes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        for name in ("name", "dtype", "device", "store"):
+            checked_text(getattr(self, name), name)
+        put("software", MappingProxyType(_texts(self.software, "software")))
+        put("repeats", checked_whole(self.repeats, "repeats", 1))
+        put("prefix_tokens", checked_whole(self.prefix_tokens, "prefix_tokens", 0))
+        put("expert_batch", checked_whole(self.expert_batch, "expert_batch", 1))
+        if self.link_bandwidth is not None:
+            put("link_bandwidth", checked_real(self.link_bandwidth, "link_bandwidth"))
+            if not self.link_bandwidth:
+                raise InvalidInputError("link_bandwidth must be positive bytes per second")
+        self._check_passes(put)
+        self._check_drafter(put)
+        self._check_experts(put)
+
+    def _check_passes(self, put: Any) -> None:
+        put("node_time", _reals(self.node_time, "node_time"))
+        if not self.node_time:
+            raise InvalidInputError("node_time is empty; it needs the time of one token at least")
+        if not self.node_time[0] > 0.0:
+            raise InvalidInputError("node_time[0] is 0: a pass over one token takes time")
+        for i, (before, after) in enumerate(
+            zip(self.node_time, self.node_time[1:], strict=False), 1
+        ):
+            if after < before:
+                raise InvalidInputError(
+                    f"node_time[{i}] = {after} is less than the entry before it, {before}; more "
+                    "tokens take no less time"
+                )
+        sizes = tuple(
+            checked_whole(n, f"node_sizes[{i}]", 1)
+            for i, n in enumerate(checked_list(self.node_sizes, "node_sizes"))
+        )
+        put("node_sizes", sizes)
+        n_max = len(self.node_time)
+        if list(sizes) != sorted(set(sizes)) or sizes[:1] != (1,) or sizes[-1] != n_max:
+            raise InvalidInputError(
+                f"node_sizes must rise from 1 to {n_max}, the entries of node_time, got "
+                f"{list(sizes)}"
+            )
+        put("node_misses", _reals(self.node_misses, "node_misses"))
+        for name in ("node_quartiles", "node_misses"):
+            _require_length(getattr(self, name), len(sizes), name, "node_sizes")
+
+    def _check_drafter(self, put: Any) -> None:
+        put("draft_time", _reals(self.draft_time, "draft_time"))
+        for name in ("draft_top_k", "draft_width"):
+            put(name, checked_whole(getattr(self, name), name, 0))
+        _require_length(
+            self.draft_quartiles, len(self.draft_time), "draft_quartiles", "draft_time"
+        )
+        if self.drafter is None:
+            if self.draft_time or self.draft_top_k or self.draft_width:
+                raise InvalidInputError(
+                    "drafter is null, so draft_time must be empty and draft_top_k and draft_width 0"
+                )
+            return
+        checked_text(self.drafter, "drafter")
+        if not self.draft_time or not self.draft_top_k or not self.draft_width:
+            raise InvalidInputError(
+                f"drafter is {self.drafter!r}, so draft_time needs an entry per level, and "
+                "draft_top_k and draft_width must be at least 1"
+            )
+
+    def _check_experts(self, put: Any) -> None:
+        put("expert_time", _reals(self.expert_time, "expert_time"))
+        moved = checked_list(self.moved_bytes, "moved_bytes")
+        put(
+            "moved_bytes",
+            tuple(checked_whole(b, f"moved_bytes[{i}]", 1) for i, b in enumerate(moved)),
+        )
+        for name in ("expert_time", "expert_quartiles", "moved_bytes"):
+            _require_length(getattr(self, name), self.model.n_layers, name, "model.n_layers")
+
+    @property
+    def max_nodes(self) -> int:
+        """The largest pass that was measured, N."""
+        return len(self.node_time)
+
+    def node_table(self, n_nodes: int | None = None) -> NDArray[np.float64]:
+        """Return the time of a pass by its number of tokens.
+
+        Parameters
+        ----------
+        n_nodes : int, optional
+            Largest size that the table has to cover; default the largest that was measured. Beyond
+            that the table goes on with the slope of its upper half.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_nodes + 1,)
+            Seconds; entry 0, no pass, is 0.
+        """
+        last = self.max_nodes
+        n_nodes = last if n_nodes is None else checked_whole(n_nodes, "n_nodes", 1)
+        time = np.array((0.0, *self.node_time))
+        half = last // 2  # entry 0 is 0, so that one measured size is continued in proportion
+        slope = (time[last] - time[half]) / (last - half)
+        beyond = time[last] + slope * np.arange(1, n_nodes - last + 1)
+        return np.concatenate([time, beyond])[: n_nodes + 1]
+
+    def affine(self) -> tuple[float, float]:
+        """Return the line that is closest to the measured medians, in relative terms.
+
+        Returns
+        -------
+        tuple of float
+            Seconds per pass and seconds per token, both >= 0.
+        """
+        sizes = np.array(self.node_sizes, dtype=np.float64)
+        time = np.maximum(np.array(self.node_quartiles.median), 1e-12)
+        if len(sizes) == 1:
+            return float(time[0]), 0.0
+        rows = np.column_stack([np.ones_like(sizes), sizes]) / time[:, None]
+        fixed, slope = np.linalg.lstsq(rows, np.ones_like(time), rcond=None)[0]
+        if slope < 0.0:
+            # The best constant in the same measure.
+            return float((1.0 / time).sum() / (1.0 / time**2).sum()), 0.0
+        if fixed < 0.0:
+            return 0.0, float((sizes / time).sum() / ((sizes / time) ** 2).sum())
+        return float(fixed), float(slope)
+
+    def level_time(self, level: int) -> float:
+        """Return the seconds that drafting level ``level`` (1, 2, ...) takes.
+
+        Parameters
+        ----------
+        level : int
+            Levels past the last measured one cost what that one does.
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        InvalidInputError
+            If no drafter was measured.
+        """
+        level = checked_whole(level, "level", 1)
+        if not self.draft_time:
+            raise InvalidInputError(
+                f"profile {self.name} has no draft_time: calibrate with the drafter to get one"
+            )
+        return self.draft_time[min(level, len(self.draft_time)) - 1]
+
+    def cost_model(
+        self, levels: int = 0, *, n_nodes: int | None = None, form: str = "table"
+    ) -> CostModel:
+        """Return the cost model of one pass.
+
+        Parameters
+        ----------
+        levels : int
+            Levels that were drafted before the pass; their time goes into ``fixed_time``.
+        n_nodes : int, optional
+            Largest size that the table has to cover, see :meth:`node_table`.
+        form : {"table", "affine"}
+            Node time as measured, or the line closest to it, which has no largest size and is
+            quicker to optimise over.
+
+        Returns
+        -------
+        CostModel
+            ``expert_time`` of shape (L,). Resident experts are free: what they cost is part of the
+            pass.
+
+        Raises
+        ------
+        InvalidInputError
+            If levels are asked for and no drafter was measured, or ``form`` is unknown.
+        """
+        levels = checked_whole(levels, "levels", 0)
+        drafting = math.fsum(self.level_time(level) for level in range(1, levels + 1))
+        expert_time = np.array(self.expert_time)
+        if form == "table":
+            return CostModel(drafting, self.node_table(n_nodes), expert_time)
+        if form == "affine":
+            fixed, slope = self.affine()
+            return CostModel(drafting + fixed, slope, expert_time)
+        raise InvalidInputError(f"form {form!r} is unknown; give 'table' or 'affine'")
+
+    def check_fits(self, offload: Offload) -> None:
+        """Check that the profile was measured on a model like the one at hand.
+
+        Parameters
+        ----------
+        offload : Offload
+            Of the model at hand.
+
+        Raises
+        ------
+        InvalidInputError
+            Says what differs. The name of the model is not compared: a copy in another folder is
+            the same model.
+        """
+        measured = OffloadFacts(
+            type=self.model.type,
+            n_layers=self.model.n_layers,
+            n_experts=self.model.n_experts,
+            top_k=self.model.top_k,
+            dtype=self.dtype,
+            device=self.device,
+            store=self.store,
+            link_bandwidth=self.link_bandwidth,
+            moved_bytes=self.moved_bytes,
+        )
+        at_hand = facts_of(offload)
+        differing = [
+            f"{f.name} {_brief(getattr(measured, f.name))} (here "
+            f"{_brief(getattr(at_hand, f.name))})"
+            for f in fields(OffloadFacts)
+            if getattr(measured, f.name) != getattr(at_hand, f.name)
+        ]
+        if differing:
+            raise InvalidInputError(
+                f"profile {self.name} was measured on another set-up: {', '.join(differing)}; "
+                "calibrate this one, or give the profile that belongs to it"
+            )
+
+    def replace(self, **changes: Any) -> RuntimeProfile:
+        """Return a copy with some attributes changed, checked afresh."""
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the profile as the JSON file holds it."""
+        return {"version": FILE_VERSION, **_plain(self)}
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the profile as JSON, whole or not at all.
+
+        Parameters
+        ----------
+        path : str or path
+            Its name must end in ``.json``, as :func:`load_profile` wants it.
+
+        Raises
+        ------
+        InvalidInputError
+            If the name ends otherwise.
+        OSError
+            If the file cannot be written, for instance on a full disk; a file that was there
+            before is as it was.
+        """
+        where = fspath(path)
+        if not where.endswith(".json"):
+            raise InvalidInputError(f"{where}: the name of a profile must end in .json")
+        text = json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
+        try:
+            with atomic_write(path, "w") as handle:
+                handle.write(text)
+        except OSError as error:
+            # The system names a file only where a name was looked up, not where writing failed.
+            reason = f"cannot write the profile: {error.strerror or error}"
+            raise OSError(error.errno, reason, where) from error
+
+
+def load_profile(path: str | PathLike[str] | RuntimeProfile) -> RuntimeProfile:
+    """Read a runtime profile from a JSON file.
+
+    Parameters
+    ----------
+    path : str or path
+        A RuntimeProfile is returned as it is.
+
+    Returns
+    -------
+    RuntimeProfile
+
+    Raises
+    ------
+    InvalidInputError
+        If the file cannot be read, is no JSON, has an unknown, missing or repeated key, another
+        version or a bad figure. The message names the file and the key.
+    """
+    if isinstance(path, RuntimeProfile):
+        return path
+    where = fspath(path)
+    try:
+        text = Path(where).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidInputError(
+            f"{where}: cannot read the profile: {error.strerror or error}"
+        ) from None
+    except UnicodeDecodeError:
+        raise InvalidInputError(f"{where}: the profile is not UTF-8 text") from None
+    return parse_profile(text, where)
+
+
+def parse_profile(text: str, where: str) -> RuntimeProfile:
+    """Return the profile that JSON ``text`` describes; ``where`` is for messages.
+
+    Raises
+    ------
+    InvalidInputError
+        As :func:`load_profile`.
+    """
+    data = parse_object(text, where)
+    version = data.get("version")
+    if version != FILE_VERSION or isinstance(version, bool):
+        raise InvalidInputError(
+            f"{where}: version is {version!r}; this specfit reads version {FILE_VERSION} of a "
+            "runtime profile"
+        )
+    names = [f.name for f in fields(RuntimeProfile)]
+    require_keys(data, ["version", *names], f"{where}: ")
+    figures = {name: data[name] for name in names}
+    for name, part in (
+        ("machine", Machine),
+        ("model", ModelShape),
+        ("node_quartiles", Quartiles),
+        ("draft_quartiles", Quartiles),
+        ("expert_quartiles", Quartiles),
+    ):
+        figures[name] = _part(part, figures[name], f"{where}: {name}")
+    try:
+        return RuntimeProfile(**figures)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{where}: {error}") from None
+
+
+def _part(part: Any, data: Any, where: str) -> Any:
+    if not isinstance(data, dict):
+        raise InvalidInputError(f"{where} must be an object, got {kind_of(data)}")
+    require_keys(data, [f.name for f in fields(part)], f"{where}: ")
+    try:
+        return part(**data)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{where}: {error}") from None
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for entry in fields(record):
+        value = getattr(record, entry.name)
+        if isinstance(value, (Machine, ModelShape, Quartiles)):
+            value = _plain(value)
+        elif isinstance(value, tuple):
+            value = list(value)
+        elif isinstance(value, Mapping):
+            value = dict(value)
+        result[entry.name] = value
+    return result
+
+
+def _reals(value: Any, name: str) -> tuple[float, ...]:
+    return tuple(
+        checked_real(entry, f"{name}[{i}]") for i, entry in enumerate(checked_list(value, name))
+    )
+
+
+def _texts(value: Any, name: str) -> dict[str, str]:
+    if not isinstance(value, Mapping) or not all(
+        isinstance(k, str) and isinstance(v, str) for k, v in value.items()
+    ):
+        raise InvalidInputError(f"{name} must map texts to texts, got {value!r}")
+    return dict(value)
+
+
+def _require_length(value: Any, expected: int, name: str, reference: str) -> None:
+    if len(value) != expected:
+        raise InvalidInputError(
+            f"{name} has {len(value)} entries but {reference} calls for {expected}"
+        )
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, tuple):
+        distinct = sorted(set(value))
+        return f"{distinct[0]}" if len(distinct) == 1 else f"{distinct[0]} to {distinct[-1]}"
+    return str(value)
