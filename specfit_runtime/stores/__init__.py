@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..errors import InvalidInputError
-from . import disk, ram
+from . import disk, pinned, ram
 from ._check import checked_device
 from ._pool import checked_threads
 from .disk import DiskStore
 from .emulated import EmulatedLink, checked_bandwidth
+from .pinned import PinnedStore
 from .protocol import ExpertStore, StoreCounters, Ticket
 from .ram import RamStore
 from .registry import StoreKind, StoreOptions
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ..checkpoint import ExpertIndex
 
 #: Every kind of store by name.
-STORES: dict[str, StoreKind] = {module.STORE.name: module.STORE for module in (disk, ram)}
+STORES: dict[str, StoreKind] = {module.STORE.name: module.STORE for module in (disk, ram, pinned)}
 
 
 def get_store(name: str) -> StoreKind:
@@ -84,10 +85,6 @@ def open_store(
             f'direct_io has no meaning for store "{name}", which reads no files while decoding; '
             f"it is for {takers}"
         )
-    if kind.needs_cuda and target.type != "cuda":
-        raise InvalidInputError(
-            f'store "{name}" needs a CUDA device, but the device is {target}; use store="ram"'
-        )
     options = StoreOptions(direct_io, checked_threads(io_threads))
     store = kind.open(index, target, options)
     return store if link_bandwidth is None else EmulatedLink(store, link_bandwidth)
@@ -98,6 +95,7 @@ __all__ = [
     "DiskStore",
     "EmulatedLink",
     "ExpertStore",
+    "PinnedStore",
     "RamStore",
     "StoreCounters",
     "StoreKind",

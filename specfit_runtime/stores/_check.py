@@ -33,7 +33,10 @@ def checked_device(device: Any) -> torch.device:
             f"experts can be offloaded from 'cpu' and 'cuda' devices, not from {device!r}"
         )
     if not torch.cuda.is_available():
-        raise InvalidInputError(f"device {device!r} is not there: torch sees no CUDA device")
+        raise InvalidInputError(
+            f"device {str(found)!r} is not there: torch sees no CUDA device; use device='cpu' (and "
+            'store="ram" in place of "pinned")'
+        )
     number = torch.cuda.current_device() if found.index is None else found.index
     if number >= torch.cuda.device_count():
         raise InvalidInputError(

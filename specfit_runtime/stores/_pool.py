@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..errors import InvalidInputError, StoreError
+from ._cuda import is_over
 from ._meter import Meter
 from .protocol import Ticket
 
@@ -88,7 +89,7 @@ class PoolTicket(Ticket):
         if self._future.cancelled() or self._future.exception() is not None:
             return True
         event = self._future.result()
-        return event is None or bool(event.query())  # type: ignore[no-untyped-call]
+        return event is None or is_over(event)
 
     def wait(self) -> None:
         """Return when the weights may be used; see :meth:`Ticket.wait`."""

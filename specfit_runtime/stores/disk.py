@@ -11,6 +11,7 @@ import torch
 from specfit_opt._validate import frozen
 
 from ._check import check_fetch, checked_device
+from ._cuda import StagingRing, open_stream
 from ._meter import Meter
 from ._pool import FetchPool, checked_threads
 from ._reader import RecordReader
@@ -73,6 +74,11 @@ class DiskStore(ExpertStore):
         self.moved_bytes = frozen(
             np.array([self._mean_bytes(layer) for layer in range(index.n_layers)], dtype=np.int64)
         )
+        self._ring: StagingRing | None = None
+        if (stream := open_stream(self.device)) is not None:
+            largest = max(index.layouts, key=lambda layout: layout.n_elements)
+            # Two more than there are threads: reads go on while copies are under way.
+            self._ring = StagingRing(threads + 2, largest.n_elements, largest.dtype, stream)
         self._pool = FetchPool(threads, self.name, self._meter)
 
     @property
@@ -89,7 +95,7 @@ class DiskStore(ExpertStore):
     ) -> Ticket:
         """Start to read an expert into ``out``; see :meth:`ExpertStore.fetch`."""
         check_fetch(self.index, self.device, layer, expert, out, after)
-        return self._pool.start(partial(self._read, layer, expert, out), self.device)
+        return self._pool.start(partial(self._read, layer, expert, out, after), self.device)
 
     def counters(self) -> StoreCounters:
         """Return what was moved so far."""
@@ -99,9 +105,16 @@ class DiskStore(ExpertStore):
         """Stop the threads and close the files; may be called again."""
         self._pool.close()
         self._reader.close()
+        if self._ring is not None:
+            self._ring.close()
 
-    def _read(self, layer: int, expert: int, out: torch.Tensor) -> None:
-        self._reader.read(layer, expert, out)
+    def _read(
+        self, layer: int, expert: int, out: torch.Tensor, after: torch.cuda.Event | None
+    ) -> torch.cuda.Event | None:
+        if self._ring is None:
+            self._reader.read(layer, expert, out)
+            return None
+        return self._ring.pass_through(partial(self._reader.read, layer, expert), out, after)
 
     def _mean_bytes(self, layer: int) -> int:
         if not self._direct:

@@ -14,6 +14,7 @@ from specfit_opt._validate import frozen
 from ..errors import StoreError
 from ._check import check_fetch, checked_device
 from ._copy import copy_serially
+from ._cuda import open_stream
 from ._load import load_slabs
 from ._meter import Meter
 from ._pool import CLOSED, DoneTicket, FetchPool, checked_threads
@@ -49,7 +50,8 @@ class RamStore(ExpertStore):
     Notes
     -----
     Records of up to 256 KiB are copied during the call of :meth:`fetch`. Larger ones are copied by
-    a thread, which releases the interpreter's lock meanwhile.
+    a thread, which releases the interpreter's lock meanwhile. CUDA copies memory that is not
+    page-locked slowly: the store for CUDA is "pinned".
     """
 
     name = "ram"
@@ -67,6 +69,7 @@ class RamStore(ExpertStore):
         self._meter = Meter()
         self._slabs = load_slabs(index, self.name, threads)
         self.moved_bytes = frozen(np.array(index.record_bytes, dtype=np.int64))
+        self._stream = open_stream(self.device)
         self._pool = FetchPool(threads, self.name, self._meter)
 
     def fetch(
@@ -82,10 +85,10 @@ class RamStore(ExpertStore):
             record = self._slabs[layer][expert]
         except IndexError:
             raise StoreError(CLOSED) from None
-        if record.nbytes > _AT_ONCE:
-            return self._pool.start(partial(self._copy, record, out), self.device)
+        if record.nbytes > _AT_ONCE or self._stream is not None:
+            return self._pool.start(partial(self._copy, record, out, after), self.device)
         start = perf_counter()
-        self._copy(record, out)
+        self._copy(record, out, None)
         self._meter.ended(perf_counter() - start)
         return DoneTicket()
 
@@ -98,9 +101,16 @@ class RamStore(ExpertStore):
         self._pool.close()
         self._slabs = ()
 
-    def _copy(self, record: torch.Tensor, out: torch.Tensor) -> None:
-        copy_serially(record, out)
+    def _copy(
+        self, record: torch.Tensor, out: torch.Tensor, after: torch.cuda.Event | None
+    ) -> torch.cuda.Event | None:
+        event = None
+        if self._stream is None:
+            copy_serially(record, out)
+        else:
+            event = self._stream.copy(record, out, after)
         self._meter.moved(record.nbytes)
+        return event
 
 
 STORE = StoreKind(
