@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from ..errors import InvalidInputError
-from . import prompt_lookup
+from . import eagle3, prompt_lookup
+from .eagle3 import Eagle3Drafter
 from .prompt_lookup import PromptLookup
 from .protocol import Candidates, Drafter, DraftLevel
 from .registry import DrafterKind
 
 #: Every kind of drafter by its name. The test matrix and the command line read this.
-DRAFTERS: dict[str, DrafterKind] = {kind.name: kind for kind in (prompt_lookup.KIND,)}
+DRAFTERS: dict[str, DrafterKind] = {
+    kind.name: kind for kind in (eagle3.KIND, prompt_lookup.KIND)
+}
 
 
 def make_drafter(drafter: str | Drafter) -> Drafter:
@@ -47,6 +50,7 @@ __all__ = [
     "DraftLevel",
     "Drafter",
     "DrafterKind",
+    "Eagle3Drafter",
     "PromptLookup",
     "make_drafter",
 ]
