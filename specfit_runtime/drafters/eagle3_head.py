@@ -162,9 +162,9 @@ class Eagle3Head:
             [n, hidden]: what the next step goes on from.
         """
         normed = self._rms(states, self._norm)
-        logits = functional.linear(normed, self._head).float()
-        best, draft = logits.topk(min(top_k, logits.shape[-1]), dim=-1)
-        log_prob = best - logits.logsumexp(-1, keepdim=True)
+        logits = functional.linear(normed, self._head)
+        every = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+        log_prob, draft = every.topk(min(top_k, every.shape[-1]), dim=-1)
         return log_prob, draft, normed if self.config.norm_output else states
 
     def _rms(self, states: Tensor, weight: Tensor | None) -> Tensor:
