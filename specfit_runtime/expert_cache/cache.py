@@ -1,0 +1,583 @@
+"""The expert cache: which experts are in fast memory, and how others get there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..errors import BusyError, InvalidInputError
+from .counters import CacheCounters
+from .eviction import get_eviction_policy
+from .layer_slots import Entry, LayerSlots
+from .ready_batch import ReadyBatch
+from .scratch import Scratch
+from .wait_clock import WaitClock
+
+if TYPE_CHECKING:
+    from ..stores.protocol import ExpertStore, Ticket
+
+
+class _Use:
+    """One layer's experts in use. What it names is not evicted while it is the cache's current."""
+
+    __slots__ = ("experts", "flights", "layer", "queue")
+
+    def __init__(self, layer: int, experts: Sequence[int]) -> None:
+        self.layer = layer
+        self.experts = frozenset(experts)
+        self.flights: list[_Flight] = []
+        #: What still has to pass through the scratch slab, the next one last.
+        self.queue: list[int] = []
+
+
+class _Flight:
+    """An expert on its way into a slot of the layer's slab, or of the scratch slab."""
+
+    __slots__ = ("entry", "expert", "slot", "ticket")
+
+    def __init__(self, expert: int, slot: int, ticket: Ticket, entry: Entry | None) -> None:
+        self.expert = expert
+        self.slot = slot
+        self.ticket = ticket
+        self.entry = entry
+
+
+class ExpertCache:
+    """Keeps experts in slots of fast memory, one slab per layer, and fetches the others.
+
+    Parameters
+    ----------
+    store : ExpertStore
+        Where the others are.
+    slots : sequence of int, shape (L,)
+        Slots per layer, from 1 to E.
+    policy : str
+        Which expert gives up its slot first: a name of
+        :data:`~specfit_runtime.expert_cache.EVICTION_POLICIES`.
+    scratch : int
+        Slots of the slab through which experts pass when one pass uses more than a layer has slots
+        for. With 2 or more, the next ones load while one is computed with. 0 is allowed where every
+        layer has a slot for every expert.
+    device : torch.device or str, optional
+        Where the slabs lie; the store's.
+
+    Attributes
+    ----------
+    lock : threading.RLock
+        Guards the cache. Threads that share one hold it while they iterate over :meth:`use`.
+
+    Raises
+    ------
+    InvalidInputError
+        If an argument is out of range, or the slabs do not fit into memory.
+
+    Notes
+    -----
+    *A pass* over the layers begins with :meth:`begin_pass` and may be announced by
+    :meth:`prefetch`; without either, all works the same and nothing is prefetched.
+
+    *Evictions*: only experts that the current :meth:`use` does not name are ever evicted, so an
+    expert that was found in a slot stays there until its batch was computed with.
+
+    *Interrupts*: an exception may come at any point (KeyboardInterrupt, one of a signal handler).
+    Which slot holds which expert is decided by one dictionary per layer, in which an expert is
+    entered after its fetch has begun and taken out before another may use its slot. If an exception
+    tears such a change, the next call waits until the store writes to no slot any more and derives
+    everything else from the dictionaries.
+
+    *CUDA*: slots are handed to the store with the event after which the compute that read them is
+    over. All computing with batches belongs on the stream that is current when they are asked for.
+    """
+
+    def __init__(
+        self,
+        store: ExpertStore,
+        slots: Sequence[int],
+        *,
+        policy: str = "lru",
+        scratch: int,
+        device: torch.device | str | None = None,
+    ) -> None:
+        index = store.index
+        self.n_layers, self.n_experts = index.n_layers, index.n_experts
+        self.device = store.device if device is None else torch.device(device)
+        if self.device.type != store.device.type:
+            raise InvalidInputError(
+                f"the store brings experts to {store.device}, the cache was to be on {self.device}"
+            )
+        self.slots = _checked_slots(slots, self.n_layers, self.n_experts)
+        self._cuda = self.device.type == "cuda"
+        kind = get_eviction_policy(policy)
+        self.policy = kind.name
+        self._new_policy: Callable[[], Any] = lambda: kind.make(self.n_layers, self.n_experts)
+        self._policy = self._new_policy()
+        self.lock = RLock()
+        self._store = store
+        self._moved = [int(n) for n in store.moved_bytes]
+        self._clock = WaitClock(self.device)
+        base = np.zeros((self.n_layers, self.n_experts), dtype=np.bool_)
+        self._resident = base.view()
+        self._resident.flags.writeable = False
+        scratch = _checked_scratch(scratch, self.slots, self.n_experts)
+        widths = [layout.n_elements for layout in index.layouts]
+        dtypes = [layout.dtype for layout in index.layouts]
+        slabs = _allocate(
+            [*zip(self.slots, widths, strict=True), (scratch, max(widths))],
+            [*dtypes, dtypes[0]],
+            self.device,
+        )
+        event = self._event()
+        self._layers = [
+            LayerSlots(slab, row, event) for slab, row in zip(slabs[:-1], base, strict=True)
+        ]
+        self._scratch = Scratch(slabs[-1], widths, event)
+        self._use: _Use | None = None
+        # Set while slots change hands: found set at the next call, a change was torn.
+        self._torn = False
+        # Per layer: experts that the pass is expected to use, and those fetched for that reason
+        # and not used yet.
+        self._wanted: list[set[int]] = [set() for _ in range(self.n_layers)]
+        self._unused: list[set[int]] = [set() for _ in range(self.n_layers)]
+        self.reset_counters()
+
+    # ---- what is there
+
+    @property
+    def resident(self) -> NDArray[np.bool_]:
+        """Read-only live mask of shape (L, E): experts in a slot, or on their way into one."""
+        return self._resident
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all slabs, the scratch slab included."""
+        slabs = [self._scratch.slab, *(layer.slab for layer in self._layers)]
+        return sum(slab.numel() * slab.element_size() for slab in slabs)
+
+    def counters(self) -> CacheCounters:
+        """Return what was done since the cache was made, or the counters were reset."""
+        with self.lock:
+            moved = self._moved
+            hits, misses, ahead = sum(self._hits), sum(self._misses), sum(self._ahead)
+            ahead_bytes = sum(n * b for n, b in zip(self._ahead, moved, strict=True))
+            return CacheCounters(
+                lookups=hits + misses,
+                hits=hits,
+                misses=misses,
+                evictions=self._evictions,
+                bytes=ahead_bytes + sum(n * b for n, b in zip(self._misses, moved, strict=True)),
+                prefetched=ahead,
+                prefetch_hits=self._ahead_hits,
+                prefetch_bytes=ahead_bytes,
+                wasted_prefetch_bytes=sum(n * b for n, b in zip(self._wasted, moved, strict=True)),
+                bypassed=self._bypassed,
+                waves=self._waves,
+                wait_seconds=self._clock.seconds(),
+            )
+
+    def reset_counters(self) -> None:
+        """Set all counters to zero; what is in the slots stays."""
+        with self.lock:
+            self._hits = [0] * self.n_layers
+            self._misses = [0] * self.n_layers
+            self._ahead = [0] * self.n_layers
+            self._wasted = [0] * self.n_layers
+            self._ahead_hits = self._evictions = self._bypassed = self._waves = 0
+            self._clock.reset()
+
+    # ---- passes
+
+    def begin_pass(self) -> None:
+        """Begin a pass over the layers, and end the one before."""
+        self.end_pass()
+
+    def end_pass(self) -> None:
+        """End the pass: what was prefetched for it and not used is wasted, and may be evicted."""
+        with self.lock:
+            self._mend()
+            for layer, wanted in enumerate(self._wanted):
+                if wanted:
+                    self._end_pass_of(layer)
+
+    def prefetch(self, layer: int, experts: Sequence[int]) -> int:
+        """Begin to fetch experts that the pass is expected to use.
+
+        Parameters
+        ----------
+        layer : int
+        experts : sequence of int
+            The likeliest first: what finds no slot is dropped. They take free slots and those of
+            experts that are neither in use nor expected by this pass (in this or earlier calls).
+            Never blocks.
+
+        Returns
+        -------
+        int
+            Bytes that the fetches will move.
+
+        Raises
+        ------
+        InvalidInputError
+            If the layer or an expert is not there.
+        StoreError
+            If the store is closed. Whether a fetch fails shows when the expert is used.
+        """
+        self._check(layer, experts)
+        with self.lock:
+            self._mend()
+            slots, wanted = self._layers[layer], self._wanted[layer]
+            wanted.update(experts)
+            missing = [e for e in dict.fromkeys(experts) if e not in slots.entries]
+            if not missing:
+                return 0
+            kept = wanted
+            if self._use is not None and self._use.layer == layer:
+                kept = wanted | self._use.experts
+            lacking = len(missing) - len(slots.free)
+            victims = []
+            if lacking > 0:
+                candidates = [
+                    expert
+                    for expert, entry in slots.entries.items()
+                    if expert not in kept and (entry.ticket is None or entry.ticket.done())
+                ]
+                victims = self._policy.victims(layer, candidates, lacking)
+                del missing[len(slots.free) + len(victims) :]
+            self._torn = True
+            for expert in missing:
+                if not slots.free:
+                    self._evict(layer, victims.pop(0))
+                self._ahead[layer] += 1
+                self._unused[layer].add(expert)
+                self._admit(layer, expert)
+            self._torn = False
+            return len(missing) * self._moved[layer]
+
+    def use(
+        self, layer: int, experts: Sequence[int], demand: Sequence[int]
+    ) -> Iterator[ReadyBatch]:
+        """Bring experts into fast memory and hand them out as they get there.
+
+        Parameters
+        ----------
+        layer : int
+        experts : sequence of int
+            Distinct ids: all that this pass uses in the layer.
+        demand : sequence of int
+            How many tokens use each of them. When they are more than the layer has slots, those
+            asked for most get the free slots.
+
+        Yields
+        ------
+        ReadyBatch
+            Each expert is in exactly one. First those that are there, then the others as they
+            arrive. A batch may be computed with until the next is asked for.
+
+        Raises
+        ------
+        InvalidInputError
+            If the layer or an expert is not there, or named twice.
+        StoreError
+            If a fetch fails. The expert is then not in the cache, and its next use fetches it anew.
+        BusyError
+            If another :meth:`use` began before this one was over; see :attr:`lock`.
+
+        Notes
+        -----
+        Close the iterator (``contextlib.closing``) unless it was exhausted. What was still on its
+        way then arrives in its slot and stays.
+        """
+        self._check(layer, experts)
+        use = _Use(layer, experts)
+        if len(use.experts) != len(experts) or len(demand) != len(experts):
+            raise InvalidInputError(
+                f"{len(experts)} experts of which {len(use.experts)} are distinct were given, and "
+                f"the demand for {len(demand)}; name each once"
+            )
+        return self._batches(use, experts, demand)
+
+    # ---- inside
+
+    def _batches(
+        self, use: _Use, experts: Sequence[int], demand: Sequence[int]
+    ) -> Iterator[ReadyBatch]:
+        slots = self._layers[use.layer]
+        try:
+            with self.lock:
+                ready = self._start(use, experts, demand)
+            if ready:
+                where = tuple(slots.entries[e].slot for e in ready)
+                yield from self._hand_out(use, ReadyBatch(slots.slab, tuple(ready), where))
+            while use.flights or use.queue:
+                landed = self._land(use)
+                inside = [f for f in landed if f.entry is not None]
+                if inside:
+                    yield from self._hand_out(use, _batch(slots.slab, inside))
+                passing = [f for f in landed if f.entry is None]
+                if passing:
+                    view = self._scratch.views[use.layer]
+                    yield from self._hand_out(use, _batch(view, passing), passing=True)
+        finally:
+            if self._use is use:
+                self._use = None
+
+    def _start(self, use: _Use, experts: Sequence[int], demand: Sequence[int]) -> list[int]:
+        """Begin all fetches that find a slot; return the experts that are there."""
+        self._mend()
+        if self._use is not None and self._cuda:
+            # It was given up without being closed; its slots may still be read.
+            torch.cuda.synchronize(self.device)
+        self._use = use
+        layer = use.layer
+        slots, policy = self._layers[layer], self._policy
+        entries = slots.entries
+        policy.touch(layer, experts)
+        ready, missing = [], []
+        for expert in experts:
+            entry = entries.get(expert)
+            if entry is None:
+                missing.append(expert)
+                continue
+            ticket = entry.ticket
+            if ticket is None:
+                ready.append(expert)
+            else:
+                use.flights.append(_Flight(expert, entry.slot, ticket, entry))
+        self._hits[layer] += len(experts) - len(missing)
+        unused = self._unused[layer]
+        if unused:
+            found = unused.intersection(experts)
+            self._ahead_hits += len(found)
+            unused -= found
+        if missing:
+            self._fetch_missing(use, missing, dict(zip(experts, demand, strict=True)))
+        return ready
+
+    def _fetch_missing(self, use: _Use, missing: list[int], demand: dict[int, int]) -> None:
+        layer, slots = use.layer, self._layers[use.layer]
+        victims: list[int] = []
+        if len(demand) > slots.n_slots:
+            # The pass does not fit: what is there stays, and serves the next pass as it served
+            # this one. Only free slots are filled, with what most tokens ask for.
+            missing = sorted(missing, key=lambda e: (-demand[e], e))
+            n_free = len(slots.free)
+            use.queue = missing[n_free:][::-1]
+            missing = missing[:n_free]
+            self._bypassed += len(use.queue)
+            self._waves += -(-len(use.queue) // self._scratch.n_slots)
+        elif len(missing) > len(slots.free):
+            candidates = [e for e in slots.entries if e not in use.experts]
+            victims = self._policy.victims(layer, candidates, len(missing) - len(slots.free))
+        self._torn = True
+        for expert in missing:
+            if not slots.free:
+                self._evict(layer, victims.pop(0))
+            self._misses[layer] += 1
+            entry = self._admit(layer, expert)
+            assert entry.ticket is not None
+            use.flights.append(_Flight(expert, entry.slot, entry.ticket, entry))
+        self._torn = False
+        if use.queue:
+            self._reclaim_scratch()
+            self._fill_scratch(use)
+
+    def _admit(self, layer: int, expert: int) -> Entry:
+        """Fetch an expert into a free slot."""
+        slots = self._layers[layer]
+        slot = slots.free.pop()
+        ticket = self._store.fetch(layer, expert, slots.rows[slot], slots.read[slot])
+        entry = Entry(slot, ticket)
+        slots.hold(expert, entry)
+        self._policy.admit(layer, expert)
+        return entry
+
+    def _evict(self, layer: int, expert: int) -> None:
+        slots = self._layers[layer]
+        ticket = slots.entries[expert].ticket
+        if ticket is not None:
+            _wait_out(ticket)
+            slots.read[slots.entries[expert].slot] = self._event()
+        slots.drop(expert)
+        self._evictions += 1
+        if expert in self._unused[layer]:
+            self._unused[layer].discard(expert)
+            self._wasted[layer] += 1
+
+    def _land(self, use: _Use) -> list[_Flight]:
+        """Return the flights that are over, at least one; wait for it if there is none."""
+        landed = [f for f in use.flights if f.ticket.done()]
+        if landed:
+            for flight in landed:
+                self._wait(use, flight)
+        else:
+            landed = use.flights[:1]
+            with self._clock.waiting():
+                self._wait(use, landed[0])
+        over = set(map(id, landed))
+        use.flights = [f for f in use.flights if id(f) not in over]
+        return landed
+
+    def _wait(self, use: _Use, flight: _Flight) -> None:
+        try:
+            flight.ticket.wait()
+        except Exception:
+            with self.lock:
+                slots, entry = self._layers[use.layer], flight.entry
+                if entry is not None and slots.entries.get(flight.expert) is entry:
+                    self._torn = True
+                    slots.drop(flight.expert)
+                    self._torn = False
+            raise
+        if flight.entry is not None:
+            flight.entry.ticket = None
+
+    def _hand_out(
+        self, use: _Use, batch: ReadyBatch, passing: bool = False
+    ) -> Iterator[ReadyBatch]:
+        self._check_current(use)
+        try:
+            yield batch
+        finally:
+            if self._cuda:
+                event = self._event()
+                read = self._scratch.read if passing else self._layers[use.layer].read
+                for slot in batch.slots:
+                    read[slot] = event
+        with self.lock:
+            self._check_current(use)
+            if passing:
+                for slot in batch.slots:
+                    del self._scratch.tickets[slot]
+                    self._scratch.free.append(slot)
+                self._fill_scratch(use)
+
+    def _fill_scratch(self, use: _Use) -> None:
+        scratch, layer = self._scratch, use.layer
+        view = scratch.views[layer]
+        self._torn = True
+        while use.queue and scratch.free:
+            expert, slot = use.queue.pop(), scratch.free.pop()
+            self._misses[layer] += 1
+            ticket = self._store.fetch(layer, expert, view[slot], scratch.read[slot])
+            scratch.tickets[slot] = ticket
+            use.flights.append(_Flight(expert, slot, ticket, None))
+        self._torn = False
+
+    def _reclaim_scratch(self) -> None:
+        """Free what a use that was given up left behind in the scratch slab."""
+        for ticket in self._scratch.tickets.values():
+            _wait_out(ticket)
+        self._scratch.reset()
+
+    def _mend(self) -> None:
+        """Restore what an exception tore."""
+        if not self._torn:
+            return
+        # A fetch may have begun whose ticket was lost.
+        self._store.drain()
+        if self._cuda:
+            torch.cuda.synchronize(self.device)
+        for layer, slots in enumerate(self._layers):
+            slots.restore()
+            self._unused[layer].intersection_update(slots.entries)
+        self._torn = False
+
+    def _end_pass_of(self, layer: int) -> None:
+        slots, unused = self._layers[layer], self._unused[layer]
+        self._wasted[layer] += len(unused)
+        for expert in unused:
+            entry = slots.entries.get(expert)
+            if entry is None or entry.ticket is None or not entry.ticket.done():
+                continue
+            try:
+                entry.ticket.wait()
+                entry.ticket = None
+            except Exception:
+                # Nobody asked for it yet: whoever does fetches it anew and is told what is wrong.
+                self._torn = True
+                slots.drop(expert)
+                self._torn = False
+        unused.clear()
+        self._wanted[layer].clear()
+
+    def _event(self) -> torch.cuda.Event | None:
+        """Return an event behind all that was queued so far; None on a CPU."""
+        if not self._cuda:
+            return None
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def _check_current(self, use: _Use) -> None:
+        if self._use is not use:
+            raise BusyError(
+                "another use of the expert cache began before this one was over; threads that "
+                "share a cache must hold its lock while they iterate"
+            )
+
+    def _check(self, layer: int, experts: Sequence[int]) -> None:
+        if not 0 <= layer < self.n_layers:
+            raise InvalidInputError(
+                f"layer {layer} is not there: the model has MoE layers 0 to {self.n_layers - 1}"
+            )
+        if len(experts) and not (min(experts) >= 0 and max(experts) < self.n_experts):
+            raise InvalidInputError(
+                f"experts of layer {layer} must be from 0 to {self.n_experts - 1}, got "
+                f"{min(experts)} to {max(experts)}"
+            )
+
+
+def _batch(slab: torch.Tensor, flights: Sequence[_Flight]) -> ReadyBatch:
+    return ReadyBatch(slab, tuple(f.expert for f in flights), tuple(f.slot for f in flights))
+
+
+def _wait_out(ticket: Ticket) -> None:
+    """Wait until a fetch is over whose result nobody wants."""
+    with suppress(Exception):
+        ticket.wait()
+
+
+def _checked_slots(slots: Sequence[int], n_layers: int, n_experts: int) -> tuple[int, ...]:
+    counts = tuple(slots)
+    if len(counts) != n_layers:
+        raise InvalidInputError(
+            f"slots are given for {len(counts)} layers, the model has {n_layers} MoE layers"
+        )
+    for layer, n in enumerate(counts):
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or not 1 <= n <= n_experts:
+            raise InvalidInputError(
+                f"slots[{layer}] must be a whole number from 1 to {n_experts}, got {n!r}"
+            )
+    return tuple(int(n) for n in counts)
+
+
+def _checked_scratch(scratch: Any, slots: Sequence[int], n_experts: int) -> int:
+    least = 0 if all(n == n_experts for n in slots) else 1
+    if isinstance(scratch, bool) or not isinstance(scratch, (int, np.integer)) or scratch < least:
+        raise InvalidInputError(
+            f"scratch must be a whole number of slots, at least {least}, got {scratch!r}"
+        )
+    return int(scratch)
+
+
+def _allocate(
+    shapes: Sequence[tuple[int, int]], dtypes: Sequence[torch.dtype], device: torch.device
+) -> list[torch.Tensor]:
+    total = sum(n * width * d.itemsize for (n, width), d in zip(shapes, dtypes, strict=True))
+    try:
+        # An inference tensor could not be written to outside of inference mode.
+        with torch.inference_mode(False):
+            return [
+                torch.empty(shape, dtype=dtype, device=device)
+                for shape, dtype in zip(shapes, dtypes, strict=True)
+            ]
+    except RuntimeError as error:
+        raise InvalidInputError(
+            f"an expert cache of {total} bytes does not fit into the memory of {device}; give a "
+            "smaller expert_cache"
+        ) from error
