@@ -127,6 +127,10 @@ class StagingRing:
         for buffer in held:
             self._buffers.put((buffer, None))
 
+    def synchronize(self) -> None:
+        """Return when all copies that were enqueued have ended."""
+        self._stream.synchronize()
+
     def pass_through(
         self,
         fill: Callable[[torch.Tensor], None],

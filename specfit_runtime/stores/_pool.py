@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from threading import Barrier, Lock
 from time import perf_counter
 from typing import Any
 
@@ -43,6 +44,8 @@ class FetchPool:
     """
 
     def __init__(self, threads: int, name: str, meter: Meter) -> None:
+        self._threads = threads
+        self._draining = Lock()
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=f"specfit-{name}")
         self._meter = meter
 
@@ -60,6 +63,27 @@ class FetchPool:
             return PoolTicket(self._executor.submit(self._run, job), device)
         except RuntimeError:
             raise StoreError(CLOSED) from None
+
+    def drain(self) -> None:
+        """Return when all jobs that were queued before are over."""
+        # Jobs start in order, so once every thread has met all the others, each has finished what
+        # it had begun before. One at a time, or two would wait for each other's threads.
+        with self._draining:
+            meeting = Barrier(self._threads)
+            try:
+                futures = [self._executor.submit(meeting.wait) for _ in range(self._threads)]
+                for future in futures:
+                    # Who is cancelled never comes; the others must not wait for him.
+                    future.add_done_callback(lambda f: meeting.abort() if f.cancelled() else None)
+                for future in futures:
+                    future.result()
+            except (RuntimeError, CancelledError):
+                # The pool is closed, or was just now: closing waits for the jobs under way.
+                meeting.abort()
+                self.close()
+            except BaseException:
+                meeting.abort()
+                raise
 
     def close(self) -> None:
         """Let the jobs under way finish, fail the others, and end the threads."""

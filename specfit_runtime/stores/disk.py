@@ -101,6 +101,12 @@ class DiskStore(ExpertStore):
         """Return what was moved so far."""
         return self._meter.read()
 
+    def drain(self) -> None:
+        """Wait for every fetch that began; see :meth:`ExpertStore.drain`."""
+        self._pool.drain()
+        if self._ring is not None:
+            self._ring.synchronize()
+
     def close(self) -> None:
         """Stop the threads and close the files; may be called again."""
         self._pool.close()

@@ -89,6 +89,10 @@ class EmulatedLink(ExpertStore):
         with self._lock:
             return replace(counters, seconds=max(counters.seconds, self._busy))
 
+    def drain(self) -> None:
+        """Wait for every fetch that began; the emulated times do not matter to the slots."""
+        self._store.drain()
+
     def close(self) -> None:
         """Close the store behind the link; may be called again."""
         self._store.close()

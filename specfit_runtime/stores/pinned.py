@@ -95,6 +95,10 @@ class PinnedStore(ExpertStore):
         self._stream.note_times()
         return self._meter.read()
 
+    def drain(self) -> None:
+        """Wait for every fetch that began; see :meth:`ExpertStore.drain`."""
+        self._stream.synchronize()
+
     def close(self) -> None:
         """Wait for the copies and release the memory; may be called again."""
         self._slabs = ()

@@ -125,6 +125,14 @@ class ExpertStore(ABC):
         """Return what was moved so far; safe to call from any thread."""
 
     @abstractmethod
+    def drain(self) -> None:
+        """Return when no fetch that began before writes to its slot any more.
+
+        For whoever was interrupted within :meth:`fetch`, and so does not know whether a fetch began
+        whose ticket was lost. What went wrong is still raised by the tickets.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Stop the threads and release files and memory; may be called again.
 

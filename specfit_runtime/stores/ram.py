@@ -96,6 +96,12 @@ class RamStore(ExpertStore):
         """Return what was moved so far."""
         return self._meter.read()
 
+    def drain(self) -> None:
+        """Wait for every fetch that began; see :meth:`ExpertStore.drain`."""
+        self._pool.drain()
+        if self._stream is not None:
+            self._stream.synchronize()
+
     def close(self) -> None:
         """Stop the threads and release the memory; may be called again."""
         self._pool.close()
