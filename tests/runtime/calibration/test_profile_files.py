@@ -1,0 +1,410 @@
+"""Runtime profiles: the file round trip, the reader's strictness, cost models, the fit check."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import math
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specfit_opt.errors import InvalidInputError
+from specfit_runtime.calibration import (
+    Machine,
+    ModelShape,
+    Quartiles,
+    RuntimeProfile,
+    load_profile,
+)
+from specfit_runtime.calibration.profile import parse_profile
+
+
+def profile(**changes: Any) -> RuntimeProfile:
+    """Return a small profile: sizes 1, 2 and 4 measured, 3 between them."""
+    figures: dict[str, Any] = {
+        "name": "tiny on disk",
+        "machine": Machine("a processor", 2, 1, "Linux x86_64", None),
+        "software": {"torch": "2.13"},
+        "model": ModelShape("tiny", "qwen3_moe", 2, 8, 2),
+        "dtype": "bfloat16",
+        "device": "cpu",
+        "store": "disk",
+        "link_bandwidth": None,
+        "drafter": "eagle3",
+        "draft_top_k": 4,
+        "draft_width": 4,
+        "repeats": 5,
+        "prefix_tokens": 16,
+        "node_time": (0.010, 0.012, 0.013, 0.014),
+        "node_sizes": (1, 2, 4),
+        "node_quartiles": Quartiles((0.009, 0.011, 0.013), (0.010, 0.012, 0.014), (0.1, 0.2, 0.3)),
+        "node_misses": (0.0, 0.0, 1.5),
+        "draft_time": (0.003, 0.001),
+        "draft_quartiles": Quartiles((0.002, 0.001), (0.003, 0.001), (0.003, 0.001)),
+        "expert_time": (0.001, 0.002),
+        "expert_quartiles": Quartiles((0.001, 0.001), (0.001, 0.002), (0.001, 0.003)),
+        "expert_batch": 8,
+        "moved_bytes": (1000, 2000),
+    }
+    return RuntimeProfile(**(figures | changes))
+
+
+def text(**changes: Any) -> str:
+    """Return the file of :func:`profile`, some keys changed; ... leaves a key out."""
+    data = profile().to_dict() | changes
+    return json.dumps({key: value for key, value in data.items() if value is not ...})
+
+
+# ---- round trip
+
+
+def test_a_file_gives_back_the_profile(tmp_path: Path) -> None:
+    for original in (
+        profile(),
+        profile(link_bandwidth=2.5e9, store="emulated-disk"),
+        profile(
+            drafter=None,
+            draft_top_k=0,
+            draft_width=0,
+            draft_time=(),
+            draft_quartiles=Quartiles((), (), ()),
+        ),
+        profile(machine=Machine("a", 2, 1, "b", "an accelerator"), device="cuda"),
+    ):
+        path = tmp_path / "mine.json"
+        original.save(path)
+        assert load_profile(path) == original
+        assert load_profile(str(path)) == original
+        assert hash(load_profile(path)) == hash(original)
+        assert os.listdir(tmp_path) == ["mine.json"]
+    assert load_profile(original) is original
+
+
+def test_the_file_is_plain_json_with_its_version(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    profile().save(path)
+    data = json.loads(path.read_text())
+    assert data["version"] == 1
+    assert data["node_time"] == [0.010, 0.012, 0.013, 0.014]
+    assert data["machine"]["accelerator"] is None
+    assert set(data) == {"version", *(f.name for f in dataclasses.fields(RuntimeProfile))}
+
+
+def test_every_float_survives(tmp_path: Path) -> None:
+    third = profile(node_time=(1 / 3, 1 / 3 + 1e-16, 0.5, math.nextafter(0.7, 1)))
+    third.save(tmp_path / "mine.json")
+    assert load_profile(tmp_path / "mine.json").node_time == third.node_time
+
+
+def test_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        profile().store = "ram"  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        profile().software["torch"] = "1"  # type: ignore[index]
+    assert profile().replace(store="ram").store == "ram"
+    with pytest.raises(InvalidInputError, match="repeats must be a whole number"):
+        profile().replace(repeats=0)
+
+
+# ---- bad files
+
+_Q = {"lower": [0.1, 0.1], "median": [0.2, 0.2], "upper": [0.3, 0.3]}
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ("{", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON: nested too deeply"),
+        ("[1]", "holds a list, not one JSON object"),
+        ("3", "holds a number"),
+        ("null", "holds null"),
+        ("true", "holds true or false"),
+        (text(version=...), "version is None; this specfit reads version 1"),
+        (text(version=2), "version is 2; this specfit reads version 1 of a runtime profile"),
+        (text(version=True), "version is True"),
+        ('{"version": 1, "version": 1}', "key 'version' appears twice"),
+        (text().replace('"cores": 2', '"cores": 2, "cores": 4'), "key 'cores' appears twice"),
+        (text(node_times=[]), "unknown key 'node_times'; the keys are "),
+        (text(store=...), "missing store"),
+        (text(store=..., repeats=...), "missing store, repeats"),
+        (text(name=""), "name must be a non-empty text"),
+        (text(store=3), "store must be a non-empty text, got 3"),
+        (text(dtype=None), "dtype must be a non-empty text"),
+        (text(software=[]), "software must map texts to texts"),
+        (text(software={"torch": 2}), "software must map texts to texts"),
+        (text(machine=None), "machine must be an object, got null"),
+        (text(machine={"processor": "x"}), "machine: missing cores, threads, system, accelerator"),
+        (
+            text(machine=profile().to_dict()["machine"] | {"host": "x"}),
+            "machine: unknown key 'host'",
+        ),
+        (text(machine=profile().to_dict()["machine"] | {"cores": 0}), r"machine\.cores must be"),
+        (text(machine=profile().to_dict()["machine"] | {"cores": "2"}), r"machine\.cores must be"),
+        (text(machine=profile().to_dict()["machine"] | {"accelerator": 1}), "accelerator must be"),
+        (text(model=profile().to_dict()["model"] | {"top_k": 1.5}), r"model\.top_k must be a whol"),
+        (text(model=profile().to_dict()["model"] | {"n_layers": 3}), "expert_time has 2 entries b"),
+        (text(link_bandwidth=0), "link_bandwidth must be positive"),
+        (text(link_bandwidth=-1), "link_bandwidth must be finite and >= 0"),
+        (text(link_bandwidth="1 GB/s"), "link_bandwidth must be a number, got '1 GB/s'"),
+        (text(repeats=0), "repeats must be a whole number of at least 1, got 0"),
+        (text(repeats=True), "repeats must be a number, got True"),
+        (text(prefix_tokens=-1), "prefix_tokens must be finite and >= 0"),
+        (text(expert_batch=1.5), "expert_batch must be a whole number of at least 1"),
+        (text(node_time=3), "node_time must be a list, got a number"),
+        (text(node_time={}), "node_time must be a list, got an object"),
+        (text(node_time=[]), "node_time is empty"),
+        (text(node_time=[0, 1, 1, 1]), r"node_time\[0\] is 0"),
+        (text(node_time=[1, 2, "3", 4]), r"node_time\[2\] must be a number, got '3'"),
+        (text(node_time=[1, 2, None, 4]), r"node_time\[2\] must be a number, got None"),
+        (text(node_time=[1, 2, -3, 4]), r"node_time\[2\] must be finite and >= 0, got -3.0"),
+        (text(node_time=[1, 2, 1, 4]), r"node_time\[2\] = 1.0 is less than the entry before it"),
+        (text(node_time=[1, math.nan, 3, 4]), "NaN is no JSON number; every figure must be finite"),
+        (text(node_time=[1, 2, 3, math.inf]), "Infinity is no JSON number"),
+        (text().replace("0.014]", "1e999]"), "must be finite"),
+        (text(node_time=[1, 2, 3, 10**400]), r"node_time\[3\] must be a finite number"),
+        (text(node_time=[1, 2]), r"node_sizes must rise from 1 to 2"),
+        (text(node_sizes=[1, 2]), r"node_sizes must rise from 1 to 4"),
+        (text(node_sizes=[1, 4, 2]), "node_sizes must rise"),
+        (text(node_sizes=[1, 1, 4]), "node_sizes must rise"),
+        (text(node_sizes=[2, 3, 4]), "node_sizes must rise"),
+        (text(node_sizes=[]), "node_sizes must rise"),
+        (text(node_sizes=[1, 2.5, 4]), r"node_sizes\[1\] must be a whole number"),
+        (text(node_misses=[0, 0]), "node_misses has 2 entries but node_sizes calls for 3"),
+        (text(node_quartiles=_Q), "node_quartiles has 2 entries but node_sizes calls for 3"),
+        (text(node_quartiles=[]), "node_quartiles must be an object, got a list"),
+        (text(node_quartiles={"lower": []}), "node_quartiles: missing median, upper"),
+        (text(draft_quartiles=_Q | {"upper": [1]}), "draft_quartiles: lower, median and upper hav"),
+        (text(draft_quartiles=_Q | {"upper": [1, 0]}), "draft_quartiles: quartiles 1 are 0.1, 0.2"),
+        (text(draft_quartiles=_Q | {"upper": [1, "x"]}), r"quartiles: upper\[1\] must be a n"),
+        (text(draft_time=[0.1]), "draft_quartiles has 2 entries but draft_time calls for 1"),
+        (text(drafter=None), "drafter is null, so draft_time must be empty"),
+        (text(draft_width=0), "drafter is 'eagle3', so draft_time needs an entry per level"),
+        (text(draft_top_k=-1), "draft_top_k must be finite and >= 0"),
+        (text(drafter=""), "drafter must be a non-empty text"),
+        (text(expert_time=[0.1]), "expert_time has 1 entries but model.n_layers calls for 2"),
+        (text(expert_time=[0.1, -0.1]), r"expert_time\[1\] must be finite and >= 0"),
+        (text(moved_bytes=[1000]), "moved_bytes has 1 entries but model.n_layers calls for 2"),
+        (text(moved_bytes=[1000, 0]), r"moved_bytes\[1\] must be a whole number of at least 1"),
+        (text(expert_quartiles={"lower": [], "median": [], "upper": []}), "expert_quartiles has 0"),
+    ],
+)
+def test_bad_files(tmp_path: Path, bad: str, message: str) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(bad)
+    with pytest.raises(InvalidInputError, match=message) as caught:
+        load_profile(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"none\.json: cannot read the profile: No such f"):
+        load_profile(tmp_path / "none.json")
+    with pytest.raises(InvalidInputError, match="cannot read the profile: Is a directory"):
+        load_profile(tmp_path)
+    binary = tmp_path / "binary.json"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InvalidInputError, match="the profile is not UTF-8 text"):
+        load_profile(binary)
+
+
+def test_every_key_is_required() -> None:
+    for key in profile().to_dict():
+        with pytest.raises(InvalidInputError, match=key):
+            parse_profile(text(**{key: ...}), "mine.json")
+
+
+# ---- writing
+
+
+def test_only_json_names(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"mine\.txt: the name of a profile must end in"):
+        profile().save(tmp_path / "mine.txt")
+    with pytest.raises(FileNotFoundError, match="cannot write the profile: No such file"):
+        profile().save(tmp_path / "no" / "mine.json")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """Let no file grow beyond 512 bytes: the system's own error in the middle of writing."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_write_that_the_system_refuses(tmp_path: Path, full_disk: None) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text("old")
+    with pytest.raises(OSError, match="cannot write the profile: File too large") as caught:
+        profile().save(path)
+    assert caught.value.errno == errno.EFBIG
+    assert caught.value.filename == str(path)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["mine.json"]
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_space(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    path = tmp_path / "mine.json"
+    with pytest.raises(OSError, match="cannot write the profile: No space left on dev") as caught:
+        profile().save(path)
+    assert caught.value.filename == str(path)
+    assert os.listdir(tmp_path) == []
+
+
+# ---- cost models
+
+
+def test_cost_model_is_the_table() -> None:
+    cost = profile().cost_model()
+    assert cost.fixed_time == 0.0
+    assert cost.node_table(4).tolist() == [0.0, 0.010, 0.012, 0.013, 0.014]
+    assert isinstance(cost.expert_time, np.ndarray)
+    assert cost.expert_time.tolist() == [0.001, 0.002]
+    assert cost.resident_time == 0.0
+
+
+def test_drafted_levels_are_fixed_time() -> None:
+    assert profile().cost_model(2).fixed_time == pytest.approx(0.003 + 0.001)
+    # Past the last measured level, each costs what that one did.
+    assert profile().cost_model(4).fixed_time == pytest.approx(0.003 + 3 * 0.001)
+    assert [profile().level_time(level) for level in (1, 2, 9)] == [0.003, 0.001, 0.001]
+    without = profile(
+        drafter=None,
+        draft_top_k=0,
+        draft_width=0,
+        draft_time=(),
+        draft_quartiles=Quartiles((), (), ()),
+    )
+    assert without.cost_model(0).fixed_time == 0.0
+    for ask in (lambda: without.cost_model(1), lambda: without.level_time(1)):
+        with pytest.raises(InvalidInputError, match="has no draft_time: calibrate with the draft"):
+            ask()
+    for bad in (-1, 1.5, "2"):
+        with pytest.raises(InvalidInputError, match="levels must be"):
+            profile().cost_model(bad)  # type: ignore[arg-type]
+
+
+def test_a_longer_table_goes_on_with_the_slope_of_its_upper_half() -> None:
+    table = profile().node_table(7)
+    assert table[:5].tolist() == [0.0, 0.010, 0.012, 0.013, 0.014]
+    assert table[5:] == pytest.approx([0.015, 0.016, 0.017])
+    assert profile().node_table(2).tolist() == [0.0, 0.010, 0.012]
+    one = profile(
+        node_time=(0.01,),
+        node_sizes=(1,),
+        node_misses=(0.0,),
+        node_quartiles=Quartiles((0.01,), (0.01,), (0.01,)),
+    )
+    assert one.node_table(3) == pytest.approx([0.0, 0.01, 0.02, 0.03])
+    assert one.affine() == (0.01, 0.0)
+
+
+def affine_of(*median: float) -> tuple[float, float]:
+    quartiles = Quartiles(median, median, median)
+    sizes = (1, 2, 4)[: len(median)]
+    time = np.interp(range(1, sizes[-1] + 1), sizes, np.maximum.accumulate(median))
+    return profile(
+        node_quartiles=quartiles,
+        node_sizes=sizes,
+        node_time=tuple(time),
+        node_misses=(0.0,) * len(sizes),
+    ).affine()
+
+
+def test_the_closest_line() -> None:
+    assert affine_of(0.011, 0.012, 0.014) == pytest.approx((0.010, 0.001))
+    assert affine_of(0.01, 0.02, 0.04) == pytest.approx((0.0, 0.01))
+    # Never negative: the best constant, the best line through the origin.
+    fixed, slope = affine_of(0.03, 0.02, 0.02)
+    assert slope == 0.0
+    assert 0.02 < fixed < 0.03
+    fixed, slope = affine_of(0.01, 0.02, 0.08)
+    assert fixed == 0.0
+    assert 0.01 < slope < 0.02
+    cost = profile().cost_model(1, form="affine")
+    assert isinstance(cost.node_time, float)
+    assert cost.fixed_time - 0.003 + 2 * cost.node_time == pytest.approx(0.012, rel=0.1)
+    with pytest.raises(InvalidInputError, match="form 'line' is unknown"):
+        profile().cost_model(form="line")
+
+
+def test_quartiles_of_samples() -> None:
+    quartiles = Quartiles.of([[3.0, 1.0, 2.0], [5.0]])
+    assert quartiles == Quartiles((1.5, 5.0), (2.0, 5.0), (2.5, 5.0))
+    assert len(quartiles) == 2
+    assert len(Quartiles.of([])) == 0
+
+
+# ---- the model at hand
+
+
+def offload(**changes: Any) -> Any:
+    figures: dict[str, Any] = {
+        "type": "qwen3_moe",
+        "n_layers": 2,
+        "n_experts": 8,
+        "top_k": 2,
+        "dtype": "torch.bfloat16",
+        "device": "cpu",
+        "store": "disk",
+        "bandwidth": None,
+        "moved_bytes": np.array([1000, 2000]),
+    }
+    figures |= changes
+    store = SimpleNamespace(
+        name=figures["store"],
+        bandwidth=figures["bandwidth"],
+        moved_bytes=figures["moved_bytes"],
+    )
+    return SimpleNamespace(
+        family=SimpleNamespace(model_type=figures["type"]),
+        store=store,
+        **{key: figures[key] for key in ("n_layers", "n_experts", "top_k", "dtype", "device")},
+    )
+
+
+def test_a_profile_fits_the_model_it_was_measured_on() -> None:
+    profile().check_fits(offload())
+    profile(name="other", model=ModelShape("copy", "qwen3_moe", 2, 8, 2)).check_fits(offload())
+    profile(link_bandwidth=1e9).check_fits(offload(bandwidth=1e9))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"type": "mixtral"}, r"type qwen3_moe \(here mixtral\)"),
+        ({"n_layers": 3}, r"n_layers 2 \(here 3\)"),
+        ({"n_experts": 16}, r"n_experts 8 \(here 16\)"),
+        ({"top_k": 4}, r"top_k 2 \(here 4\)"),
+        ({"dtype": "torch.float32"}, r"dtype bfloat16 \(here float32\)"),
+        ({"device": "cuda"}, r"device cpu \(here cuda\)"),
+        ({"store": "ram"}, r"store disk \(here ram\)"),
+        ({"bandwidth": 1e9}, r"link_bandwidth None \(here 1000000000.0\)"),
+        ({"moved_bytes": [1000, 3000]}, r"moved_bytes 1000 to 2000 \(here 1000 to 3000\)"),
+        ({"moved_bytes": [1000, 1000]}, r"moved_bytes 1000 to 2000 \(here 1000\)"),
+        ({"store": "ram", "top_k": 4}, r"top_k 2 \(here 4\), store disk \(here ram\); calibrate"),
+    ],
+)
+def test_another_set_up_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message) as caught:
+        profile().check_fits(offload(**changes))
+    assert "profile tiny on disk was measured on another set-up" in str(caught.value)
