@@ -1,6 +1,20 @@
 """What the files of a checkpoint hold, and where in them the experts lie."""
 
+from .checkpoint import Checkpoint
 from .expert_index import ByteRange, ExpertIndex
+from .folder import checkpoint_folder
+from .header import StoredTensor, read_header
+from .index_experts import index_experts
 from .record import PieceSlot, RecordLayout
 
-__all__ = ["ByteRange", "ExpertIndex", "PieceSlot", "RecordLayout"]
+__all__ = [
+    "ByteRange",
+    "Checkpoint",
+    "ExpertIndex",
+    "PieceSlot",
+    "RecordLayout",
+    "StoredTensor",
+    "checkpoint_folder",
+    "index_experts",
+    "read_header",
+]

@@ -20,8 +20,8 @@ class ExpertPiece:
     parameter : str
         Its name in the module, such as ``"gate_up_proj"``; its first dimension is the expert.
     parts : tuple of str
-        What it is called in a checkpoint that stores every expert by itself; the parts are
-        concatenated along their first dimension. Empty if no checkpoint stores it so.
+        What it is called in a checkpoint that stores every expert by itself; the parts are equally
+        large and concatenated along their first dimension. Empty if no checkpoint stores it so.
     """
 
     parameter: str
@@ -32,8 +32,8 @@ class ExpertPiece:
 class ExpertFamily:
     """A model family as the registry holds it.
 
-    Keys of a checkpoint are ``model.layers.{layer}.`` and what stands below, with ``layer`` counted
-    over all decoder layers.
+    Keys of decoder layers are ``model.layers.{layer}.`` and what stands below, with ``layer``
+    counted over all decoder layers. Names are given as they are after `renames`.
 
     Attributes
     ----------
@@ -54,8 +54,7 @@ class ExpertFamily:
         Key below the layer in the layout with one tensor per expert and part, with the fields
         ``expert`` and ``part``. None if no checkpoint has that layout.
     renames : tuple of (str, str)
-        Regular expressions and replacements that turn the checkpoint's names of the other tensors
-        into the module's.
+        Regular expressions and replacements that turn a checkpoint's names into the module's.
     ignored : callable
         ``ignored(config)`` gives regular expressions of keys that are left out on purpose.
     """
@@ -76,3 +75,20 @@ class ExpertFamily:
         for pattern, replacement in self.renames:
             key = re.sub(pattern, replacement, key)
         return key
+
+    def experts_path(self, layer: int) -> str:
+        """Return the path of the experts module of a decoder layer in the whole model."""
+        return f"model.layers.{layer}.{self.experts_module}"
+
+    def fused_key(self, layer: int, piece: ExpertPiece) -> str:
+        """Return the key of a piece of all experts of a decoder layer, in the fused layout."""
+        return f"{self.experts_path(layer)}.{piece.parameter}"
+
+    def part_keys(self, layer: int, expert: int, piece: ExpertPiece) -> tuple[str, ...]:
+        """Return the keys of a piece of one expert in the layout per expert, or ()."""
+        if self.expert_key is None:
+            return ()
+        return tuple(
+            f"model.layers.{layer}.{self.expert_key.format(expert=expert, part=part)}"
+            for part in piece.parts
+        )

@@ -1,0 +1,23 @@
+"""GLM-4-MoE: dense layers first, then experts beside a shared expert, which stays resident."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+from ._common import (
+    GATED_PIECES,
+    layers_after_dense,
+    prediction_layers,
+    shapes_by_moe_intermediate,
+)
+from .registry import ExpertFamily
+
+FAMILY = ExpertFamily(
+    model_type="glm4_moe",
+    pieces=GATED_PIECES,
+    shapes=shapes_by_moe_intermediate,
+    moe_layers=layers_after_dense,
+    n_experts=attrgetter("n_routed_experts"),
+    top_k=attrgetter("num_experts_per_tok"),
+    ignored=prediction_layers,
+)
