@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..errors import InvalidInputError
-from . import eagle3, prompt_lookup
+from . import causal_lm, eagle3, prompt_lookup
+from .causal_lm import CausalLmDrafter
 from .eagle3 import Eagle3Drafter
 from .prompt_lookup import PromptLookup
 from .protocol import Candidates, Drafter, DraftLevel
@@ -11,7 +12,7 @@ from .registry import DrafterKind
 
 #: Every kind of drafter by its name. The test matrix and the command line read this.
 DRAFTERS: dict[str, DrafterKind] = {
-    kind.name: kind for kind in (eagle3.KIND, prompt_lookup.KIND)
+    kind.name: kind for kind in (eagle3.KIND, causal_lm.KIND, prompt_lookup.KIND)
 }
 
 
@@ -47,6 +48,7 @@ def make_drafter(drafter: str | Drafter) -> Drafter:
 __all__ = [
     "DRAFTERS",
     "Candidates",
+    "CausalLmDrafter",
     "DraftLevel",
     "Drafter",
     "DrafterKind",

@@ -69,6 +69,11 @@ class Candidates:
     token: NDArray[np.int64]
     prob: NDArray[np.float64]
 
+    @classmethod
+    def none(cls) -> Candidates:
+        """Return no candidates."""
+        return cls(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+
 
 class Drafter(ABC):
     """Grows draft trees after a text that grows.
