@@ -1,0 +1,1 @@
+"""The decoding loop: draft, choose, verify, commit."""

@@ -1,0 +1,36 @@
+"""What decoding learns of a model and a drafter, and keeps from one text to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..acceptance import AcceptanceCalibrator
+from ..calibration import OnlineCorrection, RuntimeProfile
+from ..drafters import Drafter
+from ..policies import Policy
+from ..predictors import RoutingPredictor
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """The parts of a decode that have a memory.
+
+    Attributes
+    ----------
+    policy : Policy
+    drafter : Drafter or None
+        Bound to the model.
+    predictor : RoutingPredictor
+    calibrator : AcceptanceCalibrator
+    profile : RuntimeProfile or None
+        None where the policy asks no prices.
+    correction : OnlineCorrection or None
+        Of the profile.
+    """
+
+    policy: Policy
+    drafter: Drafter | None
+    predictor: RoutingPredictor
+    calibrator: AcceptanceCalibrator
+    profile: RuntimeProfile | None
+    correction: OnlineCorrection | None

@@ -1,0 +1,322 @@
+"""The loop over cycles: draft as far as it pays, choose, verify, commit, learn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..calibration import CycleMeasurement
+from ..policies import Choice, Outcome
+from ..report import CycleRecord, PrefillRecord
+from ..verify import Accepted, ForwardResult, TargetSession, accept
+from .learned import Learned
+from .prefetch import Prefetcher
+from .request import Request
+from .union import union
+from .view import CycleView, Prices
+
+if TYPE_CHECKING:
+    from ..expert_cache import CacheCounters
+    from ..offload import Offload
+
+
+class DecodeLoop:
+    """One text, from its prompt to its end.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        From `load_offloaded`.
+    offload : Offload
+        The model's.
+    request : Request
+    learned : Learned
+        Is used and taught.
+    prefetcher : Prefetcher
+        Likewise.
+
+    Attributes
+    ----------
+    ids : Tensor of int64, shape (1, t)
+        The text so far.
+    prefill : PrefillRecord or None
+        None before :meth:`run` came past the prompt.
+    cycles : list of CycleRecord
+    scores, logits : list of Tensor
+        One of shape (1, V) per committed token, where the request wants them.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        offload: Offload,
+        request: Request,
+        learned: Learned,
+        prefetcher: Prefetcher,
+    ) -> None:
+        self._offload = offload
+        self._request = request
+        self._learned = learned
+        self._prefetcher = prefetcher
+        drafter = learned.drafter
+        self._session = TargetSession(
+            model,
+            feature_layers=() if drafter is None else drafter.feature_layers,
+            cache=request.prompt.cache,
+        )
+        self._slots = np.array(offload.cache.slots, dtype=np.int64)
+        self._seconds = 0.0
+        self._tokens = 0
+        self.ids = request.input_ids
+        self.prefill: PrefillRecord | None = None
+        self.cycles: list[CycleRecord] = []
+        self.scores: list[Tensor] = []
+        self.logits: list[Tensor] = []
+
+    @torch.no_grad()
+    def run(self) -> None:
+        """Decode until a criterion, an end token or the limit ends the text."""
+        finished = self._prefill()
+        while not finished:
+            finished = self._cycle()
+        if self._request.streamer is not None:
+            self._request.streamer.end()
+
+    @property
+    def cache(self) -> Any:
+        """Keys and values of the committed text, its last token excepted."""
+        return self._session.cache
+
+    def close(self) -> None:
+        """Leave the caches as between two passes, also after an interrupt."""
+        self._session.rollback()
+        self._offload.cache.end_pass()
+
+    def _prefill(self) -> bool:
+        request, learned, cache = self._request, self._learned, self._offload.cache
+        begin = perf_counter()
+        before = cache.counters()
+        cache.begin_pass()
+        prompt = request.prompt
+        result = self._session.prefill(prompt.new_ids, chunk=prompt.chunk)
+        taken = self._accept(result, [int(self.ids[0, -1])], [-1])
+        new = prompt.new_ids[0].tolist()
+        predictor = learned.predictor
+        predictor.start(self._offload.n_layers, self._offload.n_experts, self._offload.top_k)
+        self._observe_routing(new, result)
+        learned.policy.start()
+        if learned.drafter is not None and not taken.finished:
+            learned.drafter.start([*new, *taken.tokens], result.features)
+        moved = cache.counters() - before
+        self.prefill = PrefillRecord(
+            tokens=len(new),
+            seconds=perf_counter() - begin,
+            transfer_seconds=moved.wait_seconds,
+            lookups=moved.lookups,
+            hits=moved.hits,
+            misses=moved.misses,
+            bytes=moved.bytes,
+        )
+        return taken.finished
+
+    def _cycle(self) -> bool:
+        learned, cache = self._learned, self._offload.cache
+        begin = perf_counter()
+        cache.begin_pass()
+        before = cache.counters()
+        resident = cache.resident.copy()
+        root = int(self.ids[0, -1])
+        view = CycleView(
+            root,
+            learned.drafter,
+            learned.predictor,
+            learned.calibrator,
+            self._prices(resident),
+            self._levels_left(),
+        )
+        choice = learned.policy.choose(view)
+        nodes = choice.nodes
+        tokens, parent = _subtree(view, nodes)
+        if self._prefetcher.wanted:
+            self._prefetcher.issue(cache, view.experts()[nodes])
+        chosen = perf_counter()
+        result = self._session.verify(tokens, parent)
+        verified = perf_counter()
+        waited = (cache.counters() - before).wait_seconds
+        taken = self._accept(result, tokens, parent)
+        self._session.commit(taken.rows)
+        self._tell_drafter(view, taken, nodes, result)
+        self._observe_routing(tokens, result)
+        accepted = nodes[list(taken.rows)]
+        if view.levels:
+            learned.calibrator.observe(
+                view.parent, view.token, view.prob, accepted.tolist(), taken.tokens
+            )
+        used = union(result.experts, self._offload.n_experts)
+        misses = (used & ~resident).sum(axis=1)
+        # Where the policy asked no predictions, none are made for it here either.
+        predicted = union(view.experts()[nodes], len(used[0])) if view.predicted else None
+        self._prefetcher.learn(predicted, used, resident, verified - chosen - waited)
+        moved = cache.counters() - before
+        end = perf_counter()
+
+        draft_seconds = view.draft_time
+        search_seconds = max(chosen - begin - draft_seconds, 0.0)
+        compute_seconds = max(verified - chosen - waited, 0.0)
+        other_seconds = max(end - verified, 0.0)
+        seconds = end - begin
+        if learned.correction is not None:
+            expected = misses if predicted is None else (predicted & ~resident).sum(axis=1)
+            learned.correction.update(
+                CycleMeasurement(
+                    n_nodes=len(nodes),
+                    predicted_misses=expected,
+                    realised_misses=misses,
+                    compute_seconds=compute_seconds,
+                    wait_seconds=waited,
+                    draft_seconds=tuple(view.level_seconds),
+                    search_seconds=search_seconds,
+                    other_seconds=other_seconds,
+                )
+            )
+        learned.policy.observe(
+            Outcome(
+                choice=choice,
+                levels=view.levels,
+                accepted=accepted,
+                committed=len(taken.tokens),
+                experts=result.experts,
+                misses=misses,
+                seconds=seconds,
+                draft_seconds=draft_seconds,
+                search_seconds=search_seconds,
+                verify_seconds=compute_seconds,
+                transfer_seconds=waited,
+            )
+        )
+        self.cycles.append(
+            _record(
+                position=self._tokens + 1,
+                view=view,
+                choice=choice,
+                taken=taken,
+                moved=moved,
+                draft_seconds=draft_seconds,
+                search_seconds=search_seconds,
+                transfer_seconds=waited,
+                verify_seconds=compute_seconds,
+                other_seconds=other_seconds,
+            )
+        )
+        self._tokens += len(taken.tokens)
+        self._seconds += seconds
+        return taken.finished
+
+    def _prices(self, resident: NDArray[np.bool_]) -> Prices:
+        correction = self._learned.correction
+        return Prices(
+            cost_model=None if correction is None else correction.cost_model(),
+            level_time=None if correction is None else correction.level_time,
+            resident=resident,
+            slots=self._slots,
+            rate=self._tokens / self._seconds if self._tokens else None,
+        )
+
+    def _levels_left(self) -> int:
+        """Return how deep a draft can be and still be committed."""
+        # The pass itself yields a token, so the last one allowed is never drafted.
+        levels = self._request.max_new_tokens - self._tokens - 2
+        if self._session.room is not None:
+            levels = min(levels, self._session.room - 1)
+        return max(levels, 0)
+
+    def _accept(self, result: ForwardResult, tokens: Sequence[int], parent: Sequence[int]) -> Accepted:
+        """Commit tokens to the text, and hand them on."""
+        request = self._request
+        done = self.ids.shape[1] - request.input_ids.shape[1]
+        taken = accept(
+            result.logits,
+            tokens,
+            parent,
+            self.ids,
+            logits_processor=request.logits_processor,
+            stopping_criteria=request.stopping_criteria,
+            do_sample=request.do_sample,
+            max_new_tokens=request.max_new_tokens - done,
+            scores=tuple(self.scores) if "scores" in request.wants else None,
+        )
+        self.ids = taken.committed_ids
+        if taken.scores is not None:
+            self.scores += taken.scores
+        if "logits" in request.wants:
+            self.logits += [result.logits[row : row + 1].to(self.ids.device) for row in taken.rows]
+        if request.streamer is not None:
+            for token in taken.tokens:
+                request.streamer.put(torch.tensor([token]))
+        return taken
+
+    def _observe_routing(self, tokens: Sequence[int], result: ForwardResult) -> None:
+        # A policy that asks no prices asks for no prediction, and should not pay for it.
+        if self._learned.policy.priced:
+            self._learned.predictor.observe(tokens, result.experts)
+
+    def _tell_drafter(
+        self, view: CycleView, taken: Accepted, nodes: NDArray[np.int64], result: ForwardResult
+    ) -> None:
+        drafter = self._learned.drafter
+        if drafter is None or taken.finished:
+            return
+        features = result.features
+        rows = list(taken.rows)
+        drafter.commit(taken.tokens, None if features is None else features[rows])
+        if (view.parent[nodes] == 0).any():
+            drafter.note_acceptance(1, int(len(rows) > 1))
+
+
+def _subtree(view: CycleView, nodes: NDArray[np.int64]) -> tuple[list[int], list[int]]:
+    """Return tokens and parents of the chosen nodes, numbered among themselves."""
+    if len(nodes) == 1:
+        return [int(view.token[0])], [-1]
+    number = np.full(len(view.token) + 1, -1, dtype=np.int64)
+    number[nodes] = np.arange(len(nodes))
+    # The root's parent, -1, is the entry behind the last.
+    return view.token[nodes].tolist(), number[view.parent[nodes]].tolist()
+
+
+def _record(
+    *,
+    position: int,
+    view: CycleView,
+    choice: Choice,
+    taken: Accepted,
+    moved: CacheCounters,
+    **seconds: float,
+) -> CycleRecord:
+    return CycleRecord(
+        position=position,
+        levels=view.levels,
+        drafted=len(view.token) - 1,
+        verified=len(choice.nodes),
+        accepted=len(taken.rows) - 1,
+        committed=len(taken.tokens),
+        predicted_seconds=choice.predicted_time,
+        expected_tokens=choice.expected_tokens,
+        lookups=moved.lookups,
+        hits=moved.hits,
+        misses=moved.misses,
+        bytes=moved.bytes,
+        prefetched=moved.prefetched,
+        prefetch_hits=moved.prefetch_hits,
+        prefetch_bytes=moved.prefetch_bytes,
+        wasted_prefetch_bytes=moved.wasted_prefetch_bytes,
+        evictions=moved.evictions,
+        bypassed=moved.bypassed,
+        waves=moved.waves,
+        **seconds,
+    )

@@ -1,0 +1,263 @@
+"""`SpecFit`: speculative decoding as a ``custom_generate`` of Transformers' `generate`."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from .acceptance import AcceptanceCalibrator, CalibrationState
+from .calibration import OnlineCorrection, RuntimeProfile, calibrate, load_profile
+from .decode.learned import Learned
+from .decode.loop import DecodeLoop
+from .decode.prefetch import Prefetcher
+from .decode.request import Request, streamer_of_generate
+from .drafters import Drafter, make_drafter
+from .errors import InvalidInputError
+from .offload import offload_of
+from .policies import Policy, make_policy
+from .predictors import RoutingPredictor, make_predictor
+from .report import DecodeReport
+
+if TYPE_CHECKING:
+    from .offload import Offload
+
+#: The field of `generate`'s result that holds the cache; it was renamed on the way.
+_CACHE_FIELD = (
+    "cache"
+    if "cache" in GenerateDecoderOnlyOutput.__dataclass_fields__
+    else "past_key_values"
+)
+
+
+class SpecFit:
+    """Decodes an offloaded model with draft trees chosen cycle by cycle; the output stays the same.
+
+    Pass it to `generate`: ``model.generate(**inputs, custom_generate=SpecFit(drafter=...))``. What
+    `generate` does with logits processors, sampling, stopping criteria, end tokens, streamers and
+    generation configurations works as without it.
+
+    Parameters
+    ----------
+    drafter : str or Drafter, optional
+        ``"eagle3:DIR"``, ``"lm:DIR"``, ``"prompt-lookup"``, or a drafter object. None: for policies
+        that never draft.
+    policy : str or Policy
+        A name of :data:`~specfit_runtime.policies.POLICIES`, such as ``"specfit"``, ``"ar"``,
+        ``"chain-4"`` or ``"eagle-60"``.
+    predictor : str or RoutingPredictor
+        What predicts the experts of draft tokens: a name of
+        :data:`~specfit_runtime.predictors.PREDICTORS`.
+    profile : RuntimeProfile, path or None
+        What passes, drafting and experts cost, from `calibrate`. None: it is measured briefly when
+        the first text begins, if the policy asks prices.
+    prefetch : bool or "auto"
+        Fetch the predicted experts of the chosen nodes before the pass asks for them. ``"auto"``:
+        while that hides more transfer than it wastes.
+
+    Raises
+    ------
+    InvalidInputError
+        If a name is unknown, a profile cannot be read, or the policy drafts and there is no drafter.
+
+    Notes
+    -----
+    One object serves one model at a time. What it learns (acceptance, routing, costs) stays from one
+    text to the next, and is dropped when another model is decoded or by :meth:`forget`.
+
+    The text is the target's own: each token is chosen from the target's scores exactly as `generate`
+    chooses it, greedily or with the same draw of the random generator. A pass over several tokens
+    adds in another order than passes over one, so the scores agree to rounding: in float32 the tokens
+    are the same, in bfloat16 near-ties may fall the other way.
+
+    Examples
+    --------
+    >>> import torch, specfit_runtime as sr
+    >>> model = sr.load_offloaded(sr.demo_model(), expert_cache=0.5, dtype="float32")
+    >>> prompt = torch.tensor([[0, 310, 282]])
+    >>> spec = sr.SpecFit(drafter="prompt-lookup", policy="chain-2")
+    >>> plain = model.generate(prompt, max_new_tokens=8, do_sample=False)
+    >>> quick = model.generate(prompt, max_new_tokens=8, do_sample=False, custom_generate=spec)
+    >>> torch.equal(plain, quick), spec.report.new_tokens
+    (True, 8)
+    >>> sr.offload_of(model).close()
+    """
+
+    def __init__(
+        self,
+        drafter: str | Drafter | None = None,
+        *,
+        policy: str | Policy = "specfit",
+        predictor: str | RoutingPredictor = "frequency",
+        profile: RuntimeProfile | str | os.PathLike[str] | None = None,
+        prefetch: bool | Literal["auto"] = "auto",
+    ) -> None:
+        self._policy = make_policy(policy)
+        self._drafter = None if drafter is None else make_drafter(drafter)
+        self._predictor = make_predictor(predictor)
+        self._profile = None if profile is None else load_profile(profile)
+        self._prefetch = prefetch
+        Prefetcher(prefetch, None)  # refuses an unknown mode here rather than at the first text
+        if self._policy.drafts and self._drafter is None:
+            raise InvalidInputError(
+                f"policy {self._policy.name} drafts, but no drafter was given: give one, such as "
+                "drafter='prompt-lookup', or policy='ar'"
+            )
+        self._offload: Offload | None = None
+        self._learned: Learned | None = None
+        self._prefetcher: Prefetcher | None = None
+        self._report: DecodeReport | None = None
+
+    @property
+    def report(self) -> DecodeReport:
+        """What the last decode did; of one that was interrupted, up to there.
+
+        Raises
+        ------
+        InvalidInputError
+            Before the first decode.
+        """
+        if self._report is None:
+            raise InvalidInputError("nothing was decoded yet; pass this to generate first")
+        return self._report
+
+    @property
+    def profile(self) -> RuntimeProfile | None:
+        """The profile in use; None if none was needed yet."""
+        return self._profile if self._learned is None else self._learned.profile
+
+    @property
+    def acceptance(self) -> CalibrationState | None:
+        """How predicted and realised acceptance compare so far; None before the first decode."""
+        return None if self._learned is None else self._learned.calibrator.state()
+
+    @property
+    def correction(self) -> OnlineCorrection | None:
+        """What was learned of the costs; None where the policy asks no prices."""
+        return None if self._learned is None else self._learned.correction
+
+    def forget(self) -> None:
+        """Drop what was learned of the model and the drafter."""
+        self._offload = self._learned = self._prefetcher = None
+
+    def __call__(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: Any = None,
+        stopping_criteria: Any = None,
+        generation_config: Any = None,
+        synced_gpus: bool = False,
+        streamer: Any = None,
+        **model_kwargs: Any,
+    ) -> GenerateDecoderOnlyOutput | Tensor:
+        """Decode one text; `generate` calls this.
+
+        Returns
+        -------
+        Tensor of int64, shape (1, t), or GenerateDecoderOnlyOutput
+            As `generate` returns it.
+
+        Raises
+        ------
+        InvalidInputError
+            If the model was not loaded by `load_offloaded`, the drafter or the profile is not for
+            it, or `generate` was asked for what this cannot give.
+        BusyError
+            If the model is decoding for another call.
+        DrafterError
+            If the drafter gave something that cannot be verified.
+        StoreError
+            If weights could not be brought in.
+        """
+        if synced_gpus:
+            raise InvalidInputError("synced_gpus=True: SpecFit decodes on one device; leave it off")
+        offload = offload_of(model)
+        request = Request.of(
+            input_ids,
+            logits_processor,
+            stopping_criteria,
+            generation_config,
+            streamer_of_generate() if streamer is None else streamer,
+            model_kwargs,
+        )
+        with offload.exclusive():
+            learned, prefetcher = self._prepare(model, offload)
+            self._report = None
+            loop = DecodeLoop(model, offload, request, learned, prefetcher)
+            try:
+                loop.run()
+            finally:
+                loop.close()
+                if loop.prefill is not None:
+                    self._report = _report(model, offload, loop, request, learned)
+        if not request.returns_dict:
+            return loop.ids
+        return GenerateDecoderOnlyOutput(
+            sequences=loop.ids,
+            scores=tuple(loop.scores) if "scores" in request.wants else None,
+            logits=tuple(loop.logits) if "logits" in request.wants else None,
+            **{_CACHE_FIELD: loop.cache},
+        )
+
+    def _prepare(self, model: Any, offload: Offload) -> tuple[Learned, Prefetcher]:
+        if self._learned is not None and self._prefetcher is not None and self._offload is offload:
+            return self._learned, self._prefetcher
+        policy = self._policy.fresh()
+        drafter = self._drafter if policy.drafts else None
+        if drafter is not None:
+            drafter.bind(model)
+        profile = self._profile
+        if profile is not None:
+            profile.check_fits(offload)
+        elif policy.priced:
+            profile = calibrate(model, drafter, quick=True)
+        correction = None
+        if profile is not None and policy.priced:
+            # The line, because a table would have to cover every size that a tree may grow to.
+            correction = OnlineCorrection(profile.cost_model(form="affine"), profile.draft_time)
+        learned = Learned(
+            policy, drafter, self._predictor, AcceptanceCalibrator(), profile, correction
+        )
+        times = None if profile is None else torch.tensor(profile.expert_time).double().numpy()
+        prefetcher = Prefetcher(self._prefetch, times)
+        self._offload, self._learned, self._prefetcher = offload, learned, prefetcher
+        return learned, prefetcher
+
+
+def _report(
+    model: Any, offload: Offload, loop: DecodeLoop, request: Request, learned: Learned
+) -> DecodeReport:
+    drafter, profile = learned.drafter, learned.profile
+    assert loop.prefill is not None
+    return DecodeReport(
+        model=_name_of(model),
+        policy=learned.policy.name,
+        drafter=None if drafter is None else drafter.name,
+        predictor=learned.predictor.name if learned.policy.priced else None,
+        store=offload.store.name,
+        cache_policy=offload.cache.policy,
+        link_bandwidth=offload.link_bandwidth,
+        device=str(offload.device),
+        dtype=str(offload.dtype).removeprefix("torch."),
+        n_layers=offload.n_layers,
+        n_experts=offload.n_experts,
+        top_k=offload.top_k,
+        slots=offload.cache.slots,
+        do_sample=request.do_sample,
+        prompt_tokens=request.input_ids.shape[1],
+        prefill=loop.prefill,
+        cycles=tuple(loop.cycles),
+        cost_source=None if profile is None else f"profile {profile.name}, corrected while decoding",
+        assumptions=(drafter.assumption,) if drafter is not None and drafter.assumption else (),
+        warnings=(drafter.warning,) if drafter is not None and drafter.warning else (),
+    )
+
+
+def _name_of(model: Any) -> str:
+    """Return a hub model's id, or the name of the folder."""
+    name = str(model.config.name_or_path or "")
+    return os.path.basename(os.path.normpath(name)) if os.path.isdir(name) else name
