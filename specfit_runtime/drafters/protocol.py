@@ -96,6 +96,8 @@ class Drafter(ABC):
         Levels that a tree can have at most.
     assumption : str
         What was assumed because neither files nor arguments said it; empty if nothing was.
+    warning : str
+        What was warned of since `bind`; empty if nothing was.
     """
 
     name: ClassVar[str]
@@ -113,7 +115,7 @@ class Drafter(ABC):
         self._path = np.empty(0)
         self._nodes = self._levels = 0
         self._tried = self._accepted = 0
-        self._warned = False
+        self.warning = ""
 
     @property
     def length(self) -> int:
@@ -141,7 +143,7 @@ class Drafter(ABC):
         self._vocab_size = int(model.config.get_text_config().vocab_size)
         self._feature_size = int(model.config.get_text_config().hidden_size)
         self._tried = self._accepted = 0
-        self._warned = False
+        self.warning = ""
         self._bind(model)
 
     def start(self, tokens: Sequence[int], features: Tensor | None = None) -> None:
@@ -253,15 +255,14 @@ class Drafter(ABC):
             raise InvalidInputError(f"{accepted} accepted of {tried} tries is impossible")
         self._tried += tried
         self._accepted += accepted
-        if self._warned or self._tried < ACCEPTANCE_TRIES:
+        if self.warning or self._tried < ACCEPTANCE_TRIES:
             return
         if self._accepted < LOW_ACCEPTANCE * self._tried:
-            self._warned = True
-            warnings.warn(
+            self.warning = (
                 f"drafter {self.name}: the target accepted {self._accepted} of {self._tried} "
-                f"drafts; it does not seem to fit this target. {self._doubt()}".rstrip(),
-                stacklevel=2,
-            )
+                f"drafts; it does not seem to fit this target. {self._doubt()}"
+            ).rstrip()
+            warnings.warn(self.warning, stacklevel=2)
 
     # ---- what a drafter implements
 

@@ -210,10 +210,13 @@ class Policy(ABC):
         As in the registry, with its number: ``chain-4``.
     drafts : bool
         Whether it may ever draft; False lets the loop do without a drafter.
+    priced : bool
+        Whether it asks the view for times; False lets the loop do without a cost model.
     """
 
     name: str
     drafts: bool = True
+    priced: bool = True
 
     def fresh(self) -> Policy:
         """Return the policy without memory of earlier cycles."""
