@@ -1,0 +1,450 @@
+"""Loads a mixture-of-experts model whose experts stay where they are until a token needs them."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock, RLock
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from .checkpoint import Checkpoint, ExpertIndex, checkpoint_folder, index_experts
+from .errors import BusyError, CheckpointError, InvalidInputError
+from .expert_cache import (
+    ExpertCache,
+    default_scratch,
+    get_eviction_policy,
+    slots_per_layer,
+)
+from .experts import EXPERTS_IMPLEMENTATION, ExpertLayer, register
+from .families import FAMILIES, ExpertFamily, family_for
+from .routing_record import RoutingRecord
+from .skeleton import build_skeleton, experts_modules, fill_skeleton
+from .stores import EmulatedLink, ExpertStore, open_store
+from .stores._check import checked_device
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+class Offload:
+    """What belongs to an offloaded model beside its modules; see :func:`offload_of`.
+
+    As a context manager it is closed at the end of the block.
+
+    Parameters
+    ----------
+    family : ExpertFamily
+    store : ExpertStore
+        Where the experts are kept; closed together with this.
+    cache : ExpertCache
+        Which of them are in fast memory.
+
+    Attributes
+    ----------
+    family, store, cache
+        As above.
+    index : ExpertIndex
+        Where the experts lie in the checkpoint.
+    n_layers, n_experts, top_k : int
+        MoE layers, experts per layer, and experts per token and layer.
+    device : torch.device
+        Where the model runs.
+    dtype : torch.dtype
+        What experts are computed in.
+    """
+
+    def __init__(self, family: ExpertFamily, store: ExpertStore, cache: ExpertCache) -> None:
+        self.family = family
+        self.store = store
+        self.cache = cache
+        self.index: ExpertIndex = store.index
+        self.n_layers = self.index.n_layers
+        self.n_experts = self.index.n_experts
+        self.top_k = self.index.top_k
+        self.device = store.device
+        self.dtype = self.index.layouts[0].dtype
+        self._records: list[RoutingRecord] = []
+        self._busy = Lock()
+        self._closed = False
+        # A model that is dropped without close() leaves no threads and descriptors behind.
+        self._finalizer = weakref.finalize(self, store.close)
+
+    @property
+    def lock(self) -> RLock:
+        """Held while a layer's experts are computed."""
+        return self.cache.lock
+
+    @property
+    def link_bandwidth(self) -> float | None:
+        """Bytes per second of the emulated link before the store; None: none is emulated."""
+        return self.store.bandwidth if isinstance(self.store, EmulatedLink) else None
+
+    @contextmanager
+    def recording(self) -> Iterator[RoutingRecord]:
+        """Record which experts the forward passes inside the block are routed to.
+
+        Yields
+        ------
+        RoutingRecord
+            Its ``experts()`` gives int32 of shape (n, L, k), one row per token in the order in
+            which they were computed.
+        """
+        record = RoutingRecord(self.n_layers, self.top_k)
+        with self.lock:
+            self._records.append(record)
+        try:
+            yield record
+        finally:
+            with self.lock:
+                # By identity: two records may be equally long.
+                self._records = [other for other in self._records if other is not record]
+
+    def record_routing(self, layer: int, routing: NDArray[np.int32]) -> None:
+        """Note the experts of a layer's forward pass, shape (T, k), before they are computed.
+
+        Raises
+        ------
+        InvalidInputError
+            If the offload is closed.
+        """
+        if self._closed:
+            raise InvalidInputError(
+                "the experts of this model were closed; load it again with load_offloaded"
+            )
+        for record in self._records:
+            record.note(layer, routing)
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keep the model for one generation.
+
+        Raises
+        ------
+        BusyError
+            If another generation has it; nothing is waited for.
+        """
+        if not self._busy.acquire(blocking=False):
+            raise BusyError(
+                "the model is decoding for another call; wait for that one, or load the model a "
+                "second time"
+            )
+        try:
+            yield
+        finally:
+            self._busy.release()
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Stop the store's threads and release its files; the model cannot run any more.
+
+        Waits for the layer that is being computed; may be called again.
+        """
+        with self.lock:
+            self._closed = True
+            self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        slots = sorted(set(self.cache.slots))
+        shown = f"{slots[0]}" if len(slots) == 1 else f"{slots[0]} to {slots[-1]}"
+        total = int(self.index.record_bytes.sum()) * self.n_experts
+        state = ", closed" if self._closed else ""
+        return (
+            f"<Offload {self.family.model_type}: {self.n_layers} layers x {self.n_experts} "
+            f"experts, top-{self.top_k}; {self.store.description}; {shown} slots per layer "
+            f"({self.cache.policy}), {self.cache.n_bytes / 1e6:.1f} MB of the experts' "
+            f"{total / 1e6:.1f} MB; {str(self.dtype).removeprefix('torch.')} on "
+            f"{self.device}{state}>"
+        )
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        raise InvalidInputError(
+            "an offloaded model cannot be copied: files, threads and slots belong to one model; "
+            "load it a second time with load_offloaded"
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise InvalidInputError(
+            "an offloaded model cannot be pickled: its experts are not in it; pass on the "
+            "checkpoint and load it with load_offloaded"
+        )
+
+
+def load_offloaded(
+    model: str | os.PathLike[str],
+    *,
+    expert_cache: float | int | str = 0.25,
+    store: str = "disk",
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | str | None = None,
+    cache_policy: str = "lru",
+    attn_implementation: str | None = None,
+    scratch: int | None = None,
+    direct_io: bool = False,
+    io_threads: int = 4,
+    link_bandwidth: float | None = None,
+    revision: str | None = None,
+) -> Any:
+    """Load a mixture-of-experts model without its experts, which are fetched when tokens need them.
+
+    The result is the stock Transformers model in evaluation mode. Its experts' parameters stay on
+    the meta device; what computes them is an experts implementation from Transformers' registry,
+    whose output is bit for bit that of the stock implementation ``grouped_mm``.
+
+    Parameters
+    ----------
+    model : path or str
+        A folder with ``config.json`` and safetensors files, or a model id of the Hugging Face Hub.
+    expert_cache : float, int or str
+        Experts kept in fast memory: a share of each layer's (0.25 or ``"25%"``), slots per layer
+        (16), or bytes for all layers together (``"8GiB"``).
+    store : {"disk", "ram", "pinned"}
+        Where the others are: in the checkpoint's files, in memory, or in page-locked memory that a
+        CUDA device copies from.
+    device : str or torch.device
+        Where the model runs: ``"cpu"`` or a CUDA device.
+    dtype : torch.dtype or str, optional
+        What it computes in: float32, bfloat16, float16 or float64. By default as the checkpoint
+        says.
+    cache_policy : str
+        Which expert gives up its slot first.
+    attn_implementation : {"eager", "sdpa"}, optional
+        By default what the stock model chooses.
+    scratch : int, optional
+        Slots of the slab through which experts pass when a pass needs more than a layer has slots
+        for. By default twice the experts of a token.
+    direct_io : bool
+        Read files past the operating system's page cache; for ``store="disk"``.
+    io_threads : int
+        Threads that read or copy.
+    link_bandwidth : float, optional
+        Bytes per second of an emulated link in front of the store.
+    revision : str, optional
+        Branch, tag or commit of a hub model.
+
+    Returns
+    -------
+    transformers.PreTrainedModel
+        :func:`offload_of` gives its :class:`Offload`.
+
+    Raises
+    ------
+    InvalidInputError
+        If an argument is out of range or no family serves the model.
+    CheckpointError
+        If the checkpoint is incomplete, damaged, quantised or does not fit its configuration.
+    StoreError
+        If the store cannot be opened.
+
+    Examples
+    --------
+    >>> import specfit_runtime
+    >>> model = specfit_runtime.load_offloaded(specfit_runtime.demo_model(), expert_cache=16)
+    >>> offload = specfit_runtime.offload_of(model)
+    >>> offload.n_layers, offload.n_experts, offload.top_k
+    (8, 64, 4)
+    >>> offload.close()
+    """
+    target = checked_device(device)
+    get_eviction_policy(cache_policy)
+    asked = _checked_dtype(dtype)
+    folder = checkpoint_folder(model, revision=revision)
+    config = _read_config(folder)
+    family = family_for(config)
+    checkpoint = Checkpoint(folder)
+    run_dtype = asked or _stored_dtype(config, checkpoint)
+    index, taken = index_experts(checkpoint, family, config, run_dtype)
+    if scratch is None:
+        scratch = default_scratch(index.n_experts, index.top_k)
+    slots = slots_per_layer(
+        expert_cache,
+        n_experts=index.n_experts,
+        record_bytes=index.record_bytes.tolist(),
+        scratch=scratch,
+    )
+    register()
+    config.name_or_path = os.fspath(model)
+    built = build_skeleton(
+        config,
+        run_dtype,
+        attn_implementation=attn_implementation,
+        experts_implementation=EXPERTS_IMPLEMENTATION,
+    )
+    modules = experts_modules(built, family)
+    fill_skeleton(built, checkpoint, family, taken=taken, device=target, dtype=run_dtype)
+    _load_generation_config(built, folder)
+    # There is no gradient to the experts, so none may be asked of the rest by accident.
+    built.requires_grad_(False).eval()
+    opened = open_store(
+        store,
+        index,
+        device=target,
+        direct_io=direct_io,
+        io_threads=io_threads,
+        link_bandwidth=link_bandwidth,
+    )
+    try:
+        cache = ExpertCache(opened, slots, policy=cache_policy, scratch=scratch, device=target)
+    except BaseException:
+        opened.close()
+        raise
+    offload = Offload(family, opened, cache)
+    for layer, module in enumerate(modules):
+        module._specfit = ExpertLayer(offload, layer)  # type: ignore[assignment]
+        module.register_forward_pre_hook(_check_implementation)
+        _guard_conversion(module, offload, has_weights=False)
+    _guard_conversion(built, offload, has_weights=True)
+    built.save_pretrained = _Unsaveable(folder)
+    built._specfit_offload = offload
+    return built
+
+
+def offload_of(model: Any) -> Offload:
+    """Return what belongs to a model that :func:`load_offloaded` returned.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is another model.
+    """
+    offload = getattr(model, "_specfit_offload", None)
+    if not isinstance(offload, Offload):
+        raise InvalidInputError(
+            f"this {type(model).__name__} has no offloaded experts; load the model with "
+            "specfit_runtime.load_offloaded"
+        )
+    return offload
+
+
+def _checked_dtype(dtype: Any) -> torch.dtype | None:
+    if dtype is None or dtype == "auto":
+        return None
+    found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
+    if found not in _DTYPES:
+        names = ", ".join(str(d).removeprefix("torch.") for d in _DTYPES)
+        raise InvalidInputError(f"dtype must be one of {names}, or None, got {dtype!r}")
+    return found  # type: ignore[no-any-return]
+
+
+def _stored_dtype(config: Any, checkpoint: Checkpoint) -> torch.dtype:
+    """Return what ``from_pretrained`` would load in: the configuration's type, or the tensors'."""
+    dtype = config.dtype
+    if dtype is None:
+        stored = (tensor.float_dtype for tensor in checkpoint.tensors.values())
+        dtype = next((d for d in stored if d is not None), None)
+    if dtype not in _DTYPES:
+        raise CheckpointError(
+            f"{checkpoint.folder} is in {dtype}, which experts are not computed in; pass dtype"
+        )
+    return dtype  # type: ignore[no-any-return]
+
+
+def _read_config(folder: Path) -> Any:
+    from transformers import AutoConfig
+
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(f"{folder} holds no config.json; give the folder of a checkpoint")
+    try:
+        # Never the code that a checkpoint may bring along.
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        # Whatever a malformed file, an unknown model type or a configuration class raises.
+        reason = next((line for line in str(error).splitlines() if line.strip()), repr(error))
+        raise CheckpointError(
+            f"Transformers cannot use {folder / 'config.json'}: {reason}; the families are "
+            f"{', '.join(FAMILIES)}"
+        ) from error
+
+
+def _load_generation_config(model: Any, folder: Path) -> None:
+    from transformers import GenerationConfig
+
+    # Without the file, the one that the class made from the configuration stands, as stock.
+    if (folder / "generation_config.json").is_file():
+        try:
+            model.generation_config = GenerationConfig.from_pretrained(
+                folder, local_files_only=True
+            )
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                f"{folder / 'generation_config.json'} cannot be used: {error}"
+            ) from error
+
+
+# The guards below are attributes and hooks of the one model that was loaded: its classes stay as
+# they are. Without them, three things that users do would go wrong silently or obscurely.
+
+
+def _check_implementation(module: nn.Module, args: Any) -> None:
+    """Refuse a forward pass of stock code over the parameters on meta, which gives no numbers."""
+    chosen = getattr(module.config, "_experts_implementation", None)
+    if chosen != EXPERTS_IMPLEMENTATION:
+        raise InvalidInputError(
+            f"the experts implementation of this offloaded model was changed to {chosen!r}, which "
+            f"needs all experts in memory; call set_experts_implementation("
+            f"{EXPERTS_IMPLEMENTATION!r}), or load the model with from_pretrained"
+        )
+
+
+class _Unsaveable:
+    """Stands for ``save_pretrained`` of a model that does not hold its experts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise InvalidInputError(
+            "an offloaded model cannot be saved: its experts are not in it; they are, unchanged, "
+            f"in {self._folder}"
+        )
+
+
+def _guard_conversion(module: nn.Module, offload: Offload, *, has_weights: bool) -> None:
+    """Let ``.to()`` and its like pass only where they change nothing.
+
+    A converted model would hand hidden states of one type or device to experts of another.
+    """
+    device, dtype = offload.device, offload.dtype
+    probe = torch.empty(0, dtype=dtype, device=device)
+    stock: Any = type(module)._apply
+    # Not the module itself: a cycle would keep a dropped model until the garbage collector runs.
+    reference = weakref.ref(module)
+
+    def checked(fn: Any, recurse: bool = True) -> nn.Module:
+        after: Tensor = fn(probe)
+        if after.device != device or after.dtype != dtype:
+            raise InvalidInputError(
+                f"an offloaded model cannot be moved or converted (to {after.dtype} on "
+                f"{after.device}): its experts stay {dtype} on {device}; load it again with "
+                "load_offloaded(..., device=..., dtype=...)"
+            )
+        this = reference()
+        assert this is not None  # it is being called
+        if has_weights:
+            stock(this, fn, recurse)
+        # Else the parameters are on meta, where there is nothing to apply it to.
+        return this
+
+    module._apply = checked  # type: ignore[method-assign]
