@@ -1,0 +1,254 @@
+"""Record real decoding: at every position the whole draft pool, its routing, and what is accepted.
+
+Greedy output does not depend on what is verified, so that a recording of every position with the
+whole pool lets any policy be replayed afterwards; see `specfit_opt.files.trace`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specfit_opt.files import Trace
+
+from .drafters import Drafter
+from .errors import InvalidInputError
+from .offload import Offload, offload_of
+from .verify.session import TargetSession
+
+__all__ = ["record_trace"]
+
+#: The pool of one position unless asked for otherwise: levels, children per node, nodes expanded.
+LEVELS, TOP_K, WIDTH = 5, 4, 4
+
+
+def record_trace(
+    model: Any,
+    drafter: Drafter,
+    prompts: Iterable[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    levels: int = LEVELS,
+    top_k: int = TOP_K,
+    width: int = WIDTH,
+    ignore_eos: bool = False,
+    name: str = "",
+    progress: Callable[[int, int], None] | None = None,
+) -> Trace:
+    """Decode ``prompts`` greedily and record every position with its whole draft pool.
+
+    At every committed token the drafter grows a pool, the target verifies all of it, what it makes
+    of each node is recorded, and one token is committed. Decoding N tokens gives N - 1 positions,
+    the passes of plain decoding: the first token comes from the prompt.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        From `load_offloaded`.
+    drafter : Drafter
+        Bound to ``model`` here.
+    prompts : iterable of sequence of int
+        Token ids, at least one for each prompt.
+    max_new_tokens : int
+        Tokens to decode after each prompt, at least 2.
+    levels, top_k, width : int
+        Levels to draft, children of each expanded node, and nodes that each level expands.
+    ignore_eos : bool
+        Whether to go on after the end-of-text tokens of the model's generation config. Otherwise a
+        prompt's recording ends with the token before one, and nothing after one is accepted.
+    name : str
+        A label of the trace.
+    progress : callable, optional
+        Called with the positions recorded and those expected.
+
+    Returns
+    -------
+    Trace
+        ``expert_bytes`` are the bytes of an expert in the checkpoint.
+
+    Raises
+    ------
+    InvalidInputError
+        If the model was not loaded by `load_offloaded`, a prompt is empty or does not fit into the
+        context, a size is out of range, or every text ends at once.
+    BusyError
+        If the model is decoding for someone else.
+    DrafterError
+        If the drafter drafts what cannot be verified.
+
+    Notes
+    -----
+    The token at a position is the argmax of the target's logits, without the penalties and filters
+    that a generation config may ask for. A position costs one pass over the pool.
+    """
+    offload = offload_of(model)
+    texts = [[int(token) for token in prompt] for prompt in prompts]
+    for name_of, value, least in (
+        ("max_new_tokens", max_new_tokens, 2),
+        ("levels", levels, 1),
+        ("top_k", top_k, 1),
+        ("width", width, 1),
+    ):
+        if value < least:
+            raise InvalidInputError(f"{name_of} must be at least {least}, got {value}")
+    if not texts:
+        raise InvalidInputError("no prompt to record; give at least one")
+    for i, text in enumerate(texts):
+        if not text:
+            raise InvalidInputError(f"prompt {i} has no token; it needs at least one")
+    stop = frozenset() if ignore_eos else _end_tokens(model)
+    drafter.bind(model)
+    pool = _Pool(drafter, levels, top_k, width)
+    recording = _Recording(offload)
+    expected = len(texts) * (max_new_tokens - 1)
+    with offload.exclusive():
+        for i, text in enumerate(texts):
+            for position, cycle in enumerate(
+                _decode(model, drafter, pool, text, max_new_tokens, stop)
+            ):
+                recording.add(i, position, cycle)
+                if progress is not None:
+                    progress(i * (max_new_tokens - 1) + position + 1, expected)
+    return recording.trace(name)
+
+
+@dataclass(frozen=True, eq=False)
+class _Cycle:
+    """One position: the pool with the target's verdict."""
+
+    parent: NDArray[np.int64]
+    token: NDArray[np.int64]
+    path_prob: NDArray[np.float64]
+    depth: NDArray[np.int64]
+    accepted: NDArray[np.bool_]
+    experts: NDArray[np.int32]
+
+
+def _decode(
+    model: Any,
+    drafter: Drafter,
+    pool: _Pool,
+    prompt: list[int],
+    max_new_tokens: int,
+    stop: frozenset[int],
+) -> Iterable[_Cycle]:
+    """Yield one cycle per position of the greedy continuation of ``prompt``."""
+    import torch
+
+    session = TargetSession(model, feature_layers=drafter.feature_layers)
+    if session.context_length is not None and len(prompt) + max_new_tokens > session.context_length:
+        raise InvalidInputError(
+            f"a prompt of {len(prompt)} tokens and {max_new_tokens} new ones do not fit into the "
+            f"model's context of {session.context_length}"
+        )
+    ids = torch.tensor([prompt], dtype=torch.long, device=offload_of(model).device)
+    first = session.prefill(ids)
+    token = int(first.logits[-1].argmax())
+    drafter.start([*prompt, token], first.features)
+    for _ in range(max_new_tokens - 1):
+        if token in stop:
+            return
+        parent, tokens, path_prob, depth = pool.grow(token, session.room)
+        verdict = session.verify(tokens.tolist(), parent.tolist())
+        best = verdict.logits.argmax(dim=-1).tolist()
+        yield _Cycle(
+            parent, tokens, path_prob, depth, _accepted(parent, tokens, best, stop), verdict.experts
+        )
+        session.commit([0])
+        token = best[0]
+        drafter.commit([token], None if verdict.features is None else verdict.features[:1])
+
+
+@dataclass(frozen=True, eq=False)
+class _Pool:
+    """Grows the pool of one position."""
+
+    drafter: Drafter
+    levels: int
+    top_k: int
+    width: int
+
+    def grow(
+        self, root: int, room: int | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+        """Return parents (-1 for the root), tokens, path probabilities and depths.
+
+        Near the end of the context, where ``room`` levels are left, the pool is lower.
+        """
+        parent, token = [np.array([-1])], [np.array([root])]
+        path_prob = np.ones(1)
+        depth = np.zeros(1, dtype=np.int64)
+        self.drafter.begin()
+        levels = self.levels if room is None else min(self.levels, room - 1)
+        for d in range(1, levels + 1):
+            level = self.drafter.level(self.top_k, self.width)
+            if level is None or not len(level.parent):
+                break
+            parent.append(level.parent)
+            token.append(level.token)
+            path_prob = np.concatenate([path_prob, path_prob[level.parent] * level.prob])
+            depth = np.concatenate([depth, np.full(len(level.parent), d)])
+        return np.concatenate(parent), np.concatenate(token), path_prob, depth
+
+
+def _accepted(
+    parent: NDArray[np.int64], token: NDArray[np.int64], best: list[int], stop: frozenset[int]
+) -> NDArray[np.bool_]:
+    """Mark the nodes on the target's greedy path; none follows an end-of-text token."""
+    accepted = np.zeros(len(parent), dtype=np.bool_)
+    node = 0
+    while True:
+        accepted[node] = True
+        if int(token[node]) in stop:
+            return accepted
+        children = np.flatnonzero((parent == node) & (token == best[node]))
+        if not children.size:
+            return accepted
+        node = int(children[0])  # siblings have distinct tokens
+
+
+@dataclass(eq=False)
+class _Recording:
+    """Collects cycles."""
+
+    offload: Offload
+    prompts: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    cycles: list[_Cycle] = field(default_factory=list)
+
+    def add(self, prompt: int, position: int, cycle: _Cycle) -> None:
+        self.prompts.append(prompt)
+        self.positions.append(position)
+        self.cycles.append(cycle)
+
+    def trace(self, name: str) -> Trace:
+        if not self.cycles:
+            raise InvalidInputError(
+                "nothing to record: the target ends every text at once; give other prompts, or"
+                " ignore_eos"
+            )
+        sizes = [len(cycle.parent) for cycle in self.cycles]
+        return Trace(
+            cycle_start=np.concatenate([[0], np.cumsum(sizes)]),
+            prompt=self.prompts,
+            position=self.positions,
+            **{
+                key: np.concatenate([getattr(cycle, key) for cycle in self.cycles])
+                for key in ("parent", "token", "path_prob", "depth", "accepted", "experts")
+            },
+            n_experts=self.offload.n_experts,
+            expert_bytes=self.offload.index.stored_bytes,
+            name=name,
+        )
+
+
+def _end_tokens(model: Any) -> frozenset[int]:
+    """Return the end-of-text tokens of the model's generation config, one or several."""
+    ids = getattr(model.generation_config, "eos_token_id", None)
+    if ids is None:
+        return frozenset()
+    return frozenset([ids] if isinstance(ids, int) else [int(i) for i in ids])
