@@ -1,10 +1,11 @@
-"""Where the shipped model and drafter lie."""
+"""Where the shipped model and drafter lie, and texts to try them on."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-__all__ = ["demo_drafter", "demo_model"]
+__all__ = ["demo_drafter", "demo_model", "demo_prompts"]
 
 _DEMO = Path(__file__).resolve().parent / "demo"
 
@@ -53,6 +54,29 @@ def demo_drafter() -> Path:
     True
     """
     return _folder("drafter")
+
+
+def demo_prompts() -> tuple[str, ...]:
+    """Return beginnings of texts of the kinds that `demo_model` was trained on, but never saw.
+
+    Returns
+    -------
+    tuple of str
+        Public-domain texts: a novel, a play, a country's description, a technical document.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the package was installed without its data.
+
+    Examples
+    --------
+    >>> from specfit_runtime.demo_files import demo_prompts
+    >>> len(demo_prompts())
+    4
+    """
+    lines = (_DEMO / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    return tuple(json.loads(line)["prompt"] for line in lines)
 
 
 def _folder(name: str) -> Path:
