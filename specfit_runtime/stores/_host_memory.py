@@ -31,7 +31,7 @@ def allocate(n_elements: int, dtype: torch.dtype) -> torch.Tensor:
     try:
         memory = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, MemoryError, OverflowError) as error:
-        raise StoreError(f"the system gives no {n_bytes} bytes of memory: {error}") from error
+        raise StoreError(f"the system gives no {n_bytes:,} bytes of memory: {error}") from error
     return torch.frombuffer(memory, dtype=dtype)
 
 

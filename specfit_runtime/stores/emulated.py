@@ -111,10 +111,12 @@ class _LinkTicket(Ticket):
 
     def wait(self) -> None:
         """Return when the weights may be used; see :meth:`Ticket.wait`."""
-        self._ticket.wait()
-        while (left := self._end - self._now()) > 0.0:
-            # Sleeping for no time lets the threads of the store run.
-            self._sleep(max(0.0, left - _SPIN))
+        try:
+            self._ticket.wait()
+        finally:  # a fetch that fails has occupied the link all the same
+            while (left := self._end - self._now()) > 0.0:
+                # Sleeping for no time lets the threads of the store run.
+                self._sleep(max(0.0, left - _SPIN))
 
 
 def checked_bandwidth(value: Any) -> float:
