@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -260,7 +260,7 @@ class ExpertCache:
 
     def use(
         self, layer: int, experts: Sequence[int], demand: Sequence[int]
-    ) -> Iterator[ReadyBatch]:
+    ) -> Generator[ReadyBatch, None, None]:
         """Bring experts into fast memory and hand them out as they get there.
 
         Parameters
@@ -305,7 +305,7 @@ class ExpertCache:
 
     def _batches(
         self, use: _Use, experts: Sequence[int], demand: Sequence[int]
-    ) -> Iterator[ReadyBatch]:
+    ) -> Generator[ReadyBatch, None, None]:
         slots = self._layers[use.layer]
         try:
             with self.lock:
@@ -438,7 +438,7 @@ class ExpertCache:
 
     def _hand_out(
         self, use: _Use, batch: ReadyBatch, passing: bool = False
-    ) -> Iterator[ReadyBatch]:
+    ) -> Generator[ReadyBatch, None, None]:
         self._check_current(use)
         try:
             yield batch
