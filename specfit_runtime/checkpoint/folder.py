@@ -66,12 +66,12 @@ def _fetch(name: str, revision: str | None) -> Path:
         # the hub's own words.
         raise CheckpointError(
             f"there is no folder {name!r}, and the hub gives no model of that name: "
-            f"{type(error).__name__}: {_first_line(error)}; give a folder, or go online once to "
+            f"{type(error).__name__}: {_short(error)}; give a folder, or go online once to "
             "fetch the model"
         ) from error
     return Path(found)
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else "no reason given"
+def _short(error: Exception) -> str:
+    words = " ".join(str(error).split())
+    return words if len(words) <= 300 else f"{words[:300]}..."

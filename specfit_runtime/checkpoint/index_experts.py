@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -187,13 +188,15 @@ class _Builder:
         return sizes[0]
 
     def _nothing_matched(self, layer: int, fused: str, parts: tuple[str, ...]) -> str:
-        looked = " or ".join([*parts[:1], fused])
+        looked = [*parts[:1], fused]
         prefix = f"model.layers.{layer}."
         like = [k for k in self.keys if k.startswith(prefix) and "expert" in k]
-        like = like or [k for k in self.keys if "expert" in k] or list(self.keys)
-        found = ", ".join(self._stored_key(k) for k in like[:3]) or "no tensors"
+        like = like or [k for k in self.keys if k.startswith(prefix)] or list(self.keys)
+        like = get_close_matches(looked[0], like, n=3, cutoff=0.0)
+        found = ", ".join(self._stored_key(k) for k in like) or "no tensors"
         return (
-            f"no expert of layer {layer} is in {self.checkpoint.folder}: looked for {looked}; the "
+            f"no expert of layer {layer} is in {self.checkpoint.folder}: looked for "
+            f"{' or '.join(looked)}; the "
             f"checkpoint has {found}. Its names do not match the family {self.family.model_type}, "
             "so nothing of it would be offloaded"
         )

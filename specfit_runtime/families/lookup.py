@@ -90,7 +90,7 @@ def _refusal(
             "space or convolution): the state runs through the tokens as one chain, so the "
             f"branches of a draft tree cannot be verified in one pass; {served}"
         )
-    if any(_count(getattr(text, name, None)) > 1 for name in _COUNTS):
+    if _most_experts(config.to_dict()) > 1:
         return f"model type {model_type!r} has experts, but not in a way known here; {served}"
     return (
         f"model type {model_type!r} has no experts to offload; load it with "
@@ -98,11 +98,17 @@ def _refusal(
     )
 
 
-def _count(value: Any) -> int:
-    # Some configurations give one number per layer.
-    if isinstance(value, (list, tuple)):
-        return max((v for v in value if isinstance(v, int)), default=0)
-    return value if isinstance(value, int) else 0
+def _most_experts(fields: Mapping[str, Any]) -> int:
+    """Return the largest number of experts in a configuration or a part of it, or 0."""
+    most = 0
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            most = max(most, _most_experts(value))
+        elif name in _COUNTS:
+            # Some configurations give one number per layer.
+            counts = value if isinstance(value, (list, tuple)) else [value]
+            most = max([most, *(count for count in counts if isinstance(count, int))])
+    return most
 
 
 def _refuse_quantised(config: PretrainedConfig) -> None:

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_models import tiny_checkpoint
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return a function like :func:`tiny_checkpoint` whose folders are shared: do not change."""
+
+    @cache
+    def folder(model_type: str, **options: Any) -> Path:
+        return tiny_checkpoint(model_type, tmp_path_factory.mktemp(model_type), **options)
+
+    return folder
