@@ -154,7 +154,7 @@ class CausalLmDrafter(Drafter):
         seen = np.concatenate([nodes.seen, np.eye(n, dtype=np.bool_)], axis=1)
         place = self._point.length - 1 + depth
         ids = torch.from_numpy(nodes.token).to(self._device)[None]
-        with transformers_api.keeping_past(self._cache, n):
+        with transformers_api.without_windows(self._cache):
             logits, _ = transformers_api.forward(
                 self._model,
                 ids,

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transformers.activations import ACT2FN
+
 from ..errors import CheckpointError
 
 __all__ = ["Eagle3Config", "read_config"]
@@ -122,20 +124,27 @@ def _read(path: Path, layer: _Section, whole: dict[str, Any], speculators: bool)
         raise CheckpointError(
             f"{path} has no head_dim, and hidden_size {hidden} is no multiple of {heads} heads"
         )
-    head_dim = layer.size("head_dim", hidden // heads)
+    kv_heads = layer.size("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise CheckpointError(
+            f"{path}: {heads} attention heads are no multiple of {kv_heads} key-value heads"
+        )
+    activation = str(layer.values.get("hidden_act", "silu"))
+    if activation not in ACT2FN:
+        raise CheckpointError(f"{path}: hidden_act {activation!r} is unknown to Transformers")
     layers, how = _feature_layers(path, options, eagle, speculators)
     return Eagle3Config(
         folder=path.parent,
         hidden_size=hidden,
         intermediate_size=layer.size("intermediate_size"),
         n_heads=heads,
-        n_kv_heads=layer.size("num_key_value_heads", heads),
-        head_dim=head_dim,
+        n_kv_heads=kv_heads,
+        head_dim=layer.size("head_dim", hidden // heads),
         target_hidden_size=_Section(path, options).size("target_hidden_size", hidden),
         vocab_size=layer.size("vocab_size"),
         draft_vocab_size=_Section(path, options).size("draft_vocab_size", 0) or None,
         eps=float(layer.values.get("rms_norm_eps", 1e-6)),
-        activation=str(layer.values.get("hidden_act", "silu")),
+        activation=activation,
         attention_bias=_flag(layer.values, "attention_bias"),
         mlp_bias=_flag(layer.values, "mlp_bias"),
         norm_before_residual=bool(residual),
