@@ -1,0 +1,244 @@
+"""``specfit demo``: the shipped model, plain decoding beside specfit on the same prompts."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from specfit_opt.cli.output import note, print_json
+from specfit_opt.cli.table import format_table
+from specfit_opt.cli.units import byte_size, figure, seconds
+
+from ..demo_files import demo_drafter, demo_model, demo_prompts
+from ..errors import InvalidInputError, SpecfitError
+from ..policies import POLICIES
+from .options import STORES, link_bandwidth, warnings_as_notes
+
+if TYPE_CHECKING:
+    from ..report import DecodeReport
+
+_PLAIN = "ar"
+
+
+def add_parser(commands: Any) -> None:
+    """Add the subcommand to ``commands``."""
+    parser = commands.add_parser(
+        "demo",
+        help="decode with the shipped model, plainly and with specfit, and compare",
+        description="Decode the same prompts greedily in float32 with the shipped model, its "
+        "experts offloaded, plainly and with specfit. Every policy's token ids are compared with "
+        "those of the stock model, which has all its weights in memory; a difference is an error. "
+        "Each policy begins with an empty cache.",
+    )
+    parser.add_argument(
+        "--policy",
+        action="append",
+        metavar="NAME",
+        help=f"what to decode with besides {_PLAIN}: {', '.join(POLICIES)}; may be repeated "
+        "(specfit)",
+    )
+    parser.add_argument(
+        "--prompt", action="append", metavar="TEXT", help="a prompt; may be repeated; default: four"
+    )
+    parser.add_argument(
+        "--max-new-tokens", type=int, default=64, metavar="N", help="tokens after each prompt (64)"
+    )
+    parser.add_argument(
+        "--expert-cache",
+        default="25%",
+        metavar="SIZE",
+        help="experts kept in memory: a share, bytes, or experts per layer (25%%)",
+    )
+    parser.add_argument(
+        "--store", choices=STORES, default="disk", help="where the other experts wait (disk)"
+    )
+    parser.add_argument(
+        "--emulate-link",
+        type=float,
+        metavar="GB/S",
+        help="make every transfer take its bytes over this bandwidth",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+@dataclass(frozen=True, eq=False)
+class _Decoded:
+    """What one policy made of the prompts."""
+
+    tokens: list[list[int]]
+    report: DecodeReport
+
+
+def run(args: argparse.Namespace) -> None:
+    """Decode with every policy, compare the tokens, print what was moved."""
+    if args.max_new_tokens < 2:
+        raise InvalidInputError(
+            f"--max-new-tokens {args.max_new_tokens}: must be at least 2; the first token comes "
+            "from the prompt, which every policy reads alike"
+        )
+    prompts = list(args.prompt or demo_prompts())
+    policies = list(dict.fromkeys([_PLAIN, *(args.policy or ["specfit"])]))
+    bandwidth = link_bandwidth(args.emulate_link)
+    from .._extras import require_runtime
+
+    require_runtime()
+    with warnings_as_notes():
+        _compare(args, prompts, policies, bandwidth)
+
+
+def _compare(
+    args: argparse.Namespace, prompts: list[str], policies: list[str], bandwidth: float | None
+) -> None:
+    from transformers import AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    tokenizer = AutoTokenizer.from_pretrained(demo_model())
+    inputs = [tokenizer(prompt, return_tensors="pt") for prompt in prompts]
+    for prompt, encoded in zip(prompts, inputs, strict=True):
+        if not encoded["input_ids"].shape[1]:
+            raise InvalidInputError(f"--prompt {prompt!r} has no token; give a text")
+    expected = _stock(inputs, args.max_new_tokens)
+    if not args.json:
+        _print_texts(tokenizer, prompts, expected)
+    options = {
+        "expert_cache": args.expert_cache,
+        "store": args.store,
+        "link_bandwidth": bandwidth,
+    }
+    decoded = {
+        policy: _decode(policy, inputs, args.max_new_tokens, options) for policy in policies
+    }
+    differing = [name for name, found in decoded.items() if found.tokens != expected]
+    if args.json:
+        print_json(
+            {
+                "prompts": prompts,
+                "texts": [tokenizer.decode(ids) for ids in expected],
+                "token_ids": expected,
+                "equal": not differing,
+                "policies": [
+                    {
+                        "policy": name,
+                        "equal": name not in differing,
+                        **{k: v for k, v in found.report.to_dict().items() if k != "cycles"},
+                    }
+                    for name, found in decoded.items()
+                ],
+            }
+        )
+    else:
+        _print_table({name: found.report for name, found in decoded.items()})
+    if differing:
+        name = differing[0]
+        raise SpecfitError(
+            f"policy {name} decoded other tokens than the stock model: "
+            + _first_difference(decoded[name].tokens, expected)
+        )
+    if not args.json:
+        print(
+            f"\nThe token ids of {' and '.join(policies)} equal those of the stock model: "
+            f"{sum(map(len, expected))} tokens after {len(prompts)} prompts, greedy, float32."
+        )
+
+
+def _stock(inputs: list[Any], max_new_tokens: int) -> list[list[int]]:
+    """Return what the stock model with all its weights in memory decodes."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(demo_model(), dtype=torch.float32)
+    model.generation_config = _greedy(model.generation_config, max_new_tokens)
+    return [_new_tokens(model.generate(**encoded), encoded) for encoded in inputs]
+
+
+def _decode(
+    policy: str, inputs: list[Any], max_new_tokens: int, options: dict[str, Any]
+) -> _Decoded:
+    import torch
+
+    from ..offload import load_offloaded, offload_of
+    from ..report import DecodeReport
+    from ..speculate import SpecFit
+
+    model = load_offloaded(demo_model(), dtype=torch.float32, **options)
+    try:
+        model.generation_config = _greedy(model.generation_config, max_new_tokens)
+        spec = SpecFit(None if policy == _PLAIN else f"eagle3:{demo_drafter()}", policy=policy)
+        tokens, reports = [], []
+        for encoded in inputs:
+            output = model.generate(**encoded, custom_generate=spec)
+            tokens.append(_new_tokens(output, encoded))
+            reports.append(spec.report)
+        return _Decoded(tokens, DecodeReport.merge(reports))
+    finally:
+        offload_of(model).close()
+
+
+def _greedy(stock: Any, max_new_tokens: int) -> Any:
+    import copy
+
+    config = copy.deepcopy(stock)
+    config.do_sample = False
+    config.temperature = config.top_k = config.top_p = None
+    config.max_new_tokens, config.max_length = max_new_tokens, None
+    return config
+
+
+def _new_tokens(output: Any, encoded: Any) -> list[int]:
+    tokens: list[int] = output[0, encoded["input_ids"].shape[1] :].tolist()
+    return tokens
+
+
+def _first_difference(found: list[list[int]], expected: list[list[int]]) -> str:
+    for i, (mine, stock) in enumerate(zip(found, expected, strict=True)):
+        if mine != stock:
+            pairs = enumerate(zip(mine, stock, strict=False))
+            at = next((t for t, (a, b) in pairs if a != b), min(len(mine), len(stock)))
+            return f"prompt {i}, token {at} ({len(mine)} tokens, stock {len(stock)})"
+    raise AssertionError("nothing differs")
+
+
+def _print_texts(tokenizer: Any, prompts: list[str], expected: list[list[int]]) -> None:
+    note("| marks where the model takes over; it writes pastiche and knows nothing")
+    for prompt, ids in zip(prompts, expected, strict=True):
+        print(f"{prompt} |{tokenizer.decode(ids, skip_special_tokens=True)}\n")
+
+
+def _print_table(reports: dict[str, DecodeReport]) -> None:
+    first = next(iter(reports.values()))
+    if first.link_bandwidth is not None:
+        print(
+            f"emulated link of {byte_size(first.link_bandwidth)}/s: each transfer takes its bytes "
+            "over this bandwidth, whatever the machine could do"
+        )
+    slots = sorted(set(first.slots))
+    print(
+        f"{first.n_layers} layers of {first.n_experts} experts, {first.top_k} per token; "
+        f"{' to '.join(map(str, slots[:: max(1, len(slots) - 1)]))} per layer cached "
+        f"({first.cache_policy}); the others: {first.store}. Prefill not counted."
+    )
+    header = [
+        "policy", "tokens/s", "tokens/pass", "nodes/pass", "experts/token", "moved/token",
+        "bytes/token", "hits", "pass", "draft", "search", "transfer", "verify", "other",
+    ]  # fmt: skip
+    rows = []
+    for name, report in reports.items():
+        totals = report.totals
+        rows.append(
+            [
+                name,
+                figure(totals.tokens_per_second),
+                f"{totals.tokens_per_pass:.3f}",
+                f"{totals.verified_per_pass:.2f}",
+                f"{totals.experts_per_token:.1f}",
+                f"{totals.moved_per_token:.1f}",
+                byte_size(totals.bytes_per_token),
+                f"{totals.hit_rate:.1%}",
+                seconds(totals.seconds / totals.passes),
+                *(f"{totals.share(p):.1%}" for p in header[-5:]),
+            ]
+        )
+    print(format_table(header, rows))

@@ -1,0 +1,57 @@
+"""The entry point of ``specfit``. Nothing here needs torch: a command imports what it runs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from specfit_opt.cli.main import COMMANDS as SELECTION_COMMANDS
+from specfit_opt.cli.main import Command, run_command
+from specfit_opt.cli.main import build_parser as build_any_parser
+
+from . import calibrate, demo, generate, trace
+
+_RUNTIME_COMMANDS: tuple[Command, ...] = (demo, generate, calibrate, trace)
+_GENERATE = "specfit_opt.cli.generate"
+
+#: All subcommands. The runtime's generate holds the other one.
+COMMANDS: tuple[Command, ...] = (
+    *_RUNTIME_COMMANDS,
+    *(c for c in SELECTION_COMMANDS if getattr(c, "__name__", "") != _GENERATE),
+)
+
+_DESCRIPTION = """\
+Decode an offloaded mixture-of-experts model with the draft subtrees that are worth verifying, and
+study how they are chosen."""
+_EPILOG = """\
+demo, generate, calibrate and trace run a model and need the extra runtime; without --model they use
+the small model that the package ships. Without a file, solve, compare and replay use its recorded
+example. Tables are for people; --json prints one JSON document instead.
+exit codes: 0 done, 1 bad input or a file that cannot be read or written, 2 bad usage,
+130 interrupted"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments without the program's name; default those of the process.
+
+    Returns
+    -------
+    int
+        See `specfit_opt.cli.main.run_command`.
+    """
+    return run_command(build_parser(), argv)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line.
+
+    Returns
+    -------
+    argparse.ArgumentParser
+    """
+    return build_any_parser(COMMANDS, description=_DESCRIPTION, epilog=_EPILOG)

@@ -1,0 +1,60 @@
+"""``specfit trace`` records what ``specfit replay`` walks."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from specfit_opt.files import load_trace
+from specfit_runtime import demo_model
+from specfit_runtime.cli import main
+
+PROMPTS = ["Emma could not", "Enter the King.\nKING."]
+POOL = ("--levels", "3", "--top-k", "3", "--width", "2", "--dtype", "float32")
+
+
+def test_recorded_prompts_can_be_replayed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompts.jsonl").write_text(f"{json.dumps({'prompt': PROMPTS[1]})}\n\n")
+    arguments = ("--prompt", PROMPTS[0], "--prompt-file", "prompts.jsonl", "-o", "t.npz", "--json")
+    assert main(["trace", *arguments, "--max-new-tokens", "10", "--ignore-eos", *POOL]) == 0
+    document = json.loads(capsys.readouterr().out)
+    trace = load_trace("t.npz")
+    assert (document["prompts"], document["positions"]) == (2, 18)
+    assert document["nodes"] == trace.n_nodes == 18 * (1 + 3 + 6 + 6)
+    assert document["expert_bytes"] == [24_576] * 8
+    tokenizer = AutoTokenizer.from_pretrained(demo_model())
+    stock = AutoModelForCausalLM.from_pretrained(demo_model(), dtype=torch.float32)
+    for i, prompt in enumerate(PROMPTS):
+        inputs = tokenizer(prompt, return_tensors="pt")
+        output = stock.generate(
+            **inputs, do_sample=False, temperature=None, top_k=None, max_new_tokens=10
+        )
+        roots = trace.token[trace.cycle_start[:-1]][trace.prompt == i]
+        assert roots.tolist() == output[0, inputs["input_ids"].shape[1] : -1].tolist()
+
+    arguments = ("--policy", "ar", "specfit-none", "--cache", "25%", "--warmup", "2", "--json")
+    assert main(["replay", "t.npz", *arguments]) == 0
+    ar, specfit = json.loads(capsys.readouterr().out)
+    assert ar["tokens"] == ar["passes"] == 2 * (9 - 2)
+    assert specfit["passes"] <= ar["passes"]
+
+
+def test_the_text_form_says_what_was_recorded(tmp_path, capsys):
+    path = tmp_path / "t.npz"
+    arguments = ("--drafter", "prompt-lookup", "--max-new-tokens", "3", "-o", str(path))
+    assert main(["trace", "--prompt", PROMPTS[0], *arguments, *POOL]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{path}: 1 prompt, 2 positions, ")
+    assert np.isfinite(load_trace(path).path_prob).all()
+
+
+def test_an_error_leaves_no_file(tmp_path, capsys):
+    path = tmp_path / "t.npz"
+    arguments = ("--prompt", "x", "--max-new-tokens", "5000", "-o", str(path))
+    assert main(["trace", *arguments]) == 1
+    assert "do not fit into the model's context" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
