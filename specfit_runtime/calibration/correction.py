@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from specfit_opt import CostModel
 from specfit_opt.errors import InvalidInputError
 
+from .profile import RuntimeProfile
 from .robust import RecentAverage, RecentRatio
 from .strict_json import checked_list, checked_real, checked_whole
 
@@ -34,6 +35,10 @@ _LAYER_PRIOR = 8.0
 #: Standard deviation of the constant part of a pass that is expected beforehand, relative to a pass
 #: over one token, and the least noise that is believed of a pass.
 _CONSTANT_PRIOR, _LEAST_NOISE = 0.3, 0.02
+
+#: Standard deviation, relative to bringing an expert in, that is expected beforehand of what
+#: handling it costs.
+_HANDLING_PRIOR = 0.2
 
 #: A cycle further off than this many robust standard deviations weighs less, by the square.
 _NEAR = 2.0
@@ -156,6 +161,10 @@ class OnlineCorrection:
         measured pass includes what resident experts cost.
     draft_time : sequence of float
         Seconds per drafted level as calibrated; empty if unknown.
+    handling : float
+        Share of the base model's ``expert_time``, from 0 to 1, that is not waiting but compute:
+        starting a transfer, copying where nothing waits for a copy, computing with an expert
+        apart from the others.
 
     Raises
     ------
@@ -165,20 +174,22 @@ class OnlineCorrection:
     Notes
     -----
     With :math:`g` the base model's time of a pass by node count, :math:`t_l` its expert time,
-    :math:`m_l` the predicted and :math:`r_l` the realised misses of a layer, learned are
+    :math:`m_l` the predicted and :math:`r_l` the realised misses of a layer and
+    :math:`x = \sum_l r_l t_l`, learned are
 
-    * compute: :math:`s\,g(n) + a`, by least squares over the last ``WINDOW`` cycles, in relative
-      terms, reweighted so that cycles far off hardly count; :math:`a` is held to the order of
-      :math:`0.3\,g(1)`;
-    * transfer: :math:`\tau`, the interquartile mean ratio of waiting to
-      :math:`\sum_l r_l t_l`; prefetching and overlap show here;
+    * compute: :math:`s\,(g(n) + c\,x) + a + d\,x` with :math:`c` the share of handling, by least
+      squares over the last ``WINDOW`` cycles, in relative terms, reweighted so that cycles far off
+      hardly count; :math:`a` is held to the order of :math:`0.3\,g(1)`, :math:`d` to 0.2;
+    * transfer: :math:`\tau`, the interquartile mean ratio of waiting to :math:`x`; prefetching and
+      overlap show here;
     * misses: :math:`\rho_l`, realised over predicted, with exponential forgetting; a layer that
       has seen little leans on the ratio of all layers;
     * a level's drafting, a level's search and the rest of a cycle: interquartile means.
 
-    The corrected model charges :math:`\rho_l \tau t_l` for an expert and the rest of the cycle as
-    fixed time; the search is part of :meth:`level_time`. Every estimate starts at what the profile
-    says, and the profile counts as two or three cycles that are forgotten like the others.
+    The corrected model charges :math:`\rho_l (\tau + s c + d)\,t_l` for an expert and the rest of
+    the cycle as fixed time; the search is part of :meth:`level_time`. Every estimate starts at what
+    the profile says, and the profile counts as two or three cycles that are forgotten like the
+    others.
 
     :meth:`update` and :meth:`cost_model` take some tens of microseconds together. After the first
     ``WINDOW`` cycles the model is refreshed every fourth cycle only; draft and search times follow
@@ -194,7 +205,9 @@ class OnlineCorrection:
     (0.02, 0.001)
     """
 
-    def __init__(self, base: CostModel, draft_time: Sequence[float] = ()) -> None:
+    def __init__(
+        self, base: CostModel, draft_time: Sequence[float] = (), *, handling: float = 0.0
+    ) -> None:
         if isinstance(base.expert_time, float):
             raise InvalidInputError(
                 "the base cost model must have an expert_time per layer, shape (L,) or (L, E); "
@@ -213,8 +226,11 @@ class OnlineCorrection:
             checked_real(t, f"draft_time[{i}]")
             for i, t in enumerate(checked_list(draft_time, "draft_time"))
         )
-        self._compute = _ComputeFit(base)
-        self._transfer = RecentRatio(WINDOW, 1.0)
+        share = checked_real(handling, "handling")
+        if share > 1.0:
+            raise InvalidInputError(f"handling must be a share from 0 to 1, got {share}")
+        self._compute = _ComputeFit(base, share)
+        self._transfer = RecentRatio(WINDOW, 1.0 - share)
         self._drafts = [RecentAverage(WINDOW, (t, t)) for t in self._draft_base]
         self._search = RecentAverage(WINDOW)
         self._other = RecentAverage(WINDOW)
@@ -222,12 +238,26 @@ class OnlineCorrection:
         self._predicted = np.ones(self.n_layers)
         self._realised = np.ones(self.n_layers)
         self._ratio = np.ones(self.n_layers)
-        self._scale = 1.0
+        self._scale = 1.0 - share
         self._updates = 0
         self._model: CostModel | None = None
         self._cycles = 0
         self._measured_sum = 0.0
         self._sums = [[0.0, 0.0], [0.0, 0.0]]  # predicted, relative error: corrected and base
+
+    @classmethod
+    def of(cls, profile: RuntimeProfile, *, form: str = "affine") -> OnlineCorrection:
+        """Return the correction of what a profile says.
+
+        Parameters
+        ----------
+        profile : RuntimeProfile
+        form : {"affine", "table"}
+            See :meth:`RuntimeProfile.cost_model`.
+        """
+        return cls(
+            profile.cost_model(form=form), profile.draft_time, handling=profile.handling_share
+        )
 
     def update(self, cycle: CycleMeasurement) -> None:
         """Learn from one cycle.
@@ -249,8 +279,8 @@ class OnlineCorrection:
             )
         self.base.require_table(cycle.n_nodes)
         self._compare(cycle)
-        self._compute.add(cycle.n_nodes, cycle.compute_seconds)
         moving = float(cycle.realised_misses @ self._layer_time)
+        self._compute.add(cycle.n_nodes, cycle.compute_seconds, moving)
         if moving > 0.0:
             self._transfer.add(cycle.wait_seconds, moving)
         levels = len(cycle.draft_seconds)
@@ -266,16 +296,16 @@ class OnlineCorrection:
         self._count_misses(cycle)
         self._updates += 1
         if self._updates <= WINDOW or self._updates % _REFRESH == 0:
+            self._scale = min(self._transfer.value, MOST_SCALE)
             self._compute.fit()
             self._weigh_misses()
-            self._scale = min(self._transfer.value, MOST_SCALE)
             self._model = None
 
     def cost_model(self) -> CostModel:
         """Return the corrected cost model of a pass without drafting."""
         if self._model is None:
             base = self.base
-            factor = self.transfer_scale * self._ratio
+            factor = self.expert_scale * self._ratio
             expert_time = base.expert_time
             assert not isinstance(expert_time, float)  # refused at construction
             if expert_time.ndim == 2:
@@ -323,7 +353,7 @@ class OnlineCorrection:
         float
         """
         loads = np.asarray(misses, dtype=np.float64)
-        transfer = self.transfer_scale * float((loads * self._ratio) @ self._layer_time)
+        transfer = self.expert_scale * float((loads * self._ratio) @ self._layer_time)
         drafting = sum(self.level_time(level) for level in range(1, levels + 1))
         return self._compute.seconds(n_nodes) + transfer + drafting + self._other.value
 
@@ -339,8 +369,18 @@ class OnlineCorrection:
 
     @property
     def transfer_scale(self) -> float:
-        """Seconds waited per second of transfer that the realised misses should have taken."""
+        """Seconds waited per second that bringing in the missed experts should have taken."""
         return self._scale
+
+    @property
+    def handling_scale(self) -> float:
+        """Seconds of compute per second that bringing in the missed experts should have taken."""
+        return self._compute.handling
+
+    @property
+    def expert_scale(self) -> float:
+        """What a missed expert costs, waiting and handling, over what the profile says."""
+        return self._scale + self._compute.handling
 
     @property
     def miss_ratio(self) -> NDArray[np.float64]:
@@ -401,29 +441,43 @@ class OnlineCorrection:
 
 
 class _ComputeFit:
-    """Fits measured = s * base(n) + a over the last cycles, in relative terms."""
+    """Fits compute = s * (base(n) + c * x) + a + d * x over the last cycles, in relative terms.
 
-    def __init__(self, base: CostModel) -> None:
+    ``x`` are the seconds that bringing in the missed experts should have taken, ``c`` the share of
+    them that handling has by the profile.
+    """
+
+    def __init__(self, base: CostModel, handling: float) -> None:
         self._base = base
         self.scale = 1.0
         self._relative = 0.0  # a over base(1)
+        self._handling = handling
+        self._extra = 0.0  # of handling, beyond what the profile says
         table = base.node_time
         # What the profile says, as three passes of different size.
         last = 64 if isinstance(table, float) else len(table) - 1
         sizes = [n for n in (1, max(1, last // 4), last) if 0 < self.base_seconds(n) < math.inf]
         # The time of one token, or of the least pass that is allowed.
         self._unit = self.base_seconds(sizes[0]) if sizes else 0.0
-        self._u = np.zeros(WINDOW)
-        self._y = np.ones(WINDOW)
+        # A row per cycle: what is to be multiplied by s, a and d, over base(n).
+        self._rows = np.zeros((WINDOW, 3))
+        self._rows[:, 0] = 1.0
+        self._seconds = np.ones(WINDOW)
         self._used = len(sizes)
+        self._seen = False
         self._stale = False
         self._next = self._used % WINDOW
         for i, n in enumerate(sizes):
-            self._u[i] = self._unit / self.base_seconds(n)
+            self._rows[i, 1] = self._unit / self.base_seconds(n)
 
     @property
     def constant(self) -> float:
         return self._relative * self._unit
+
+    @property
+    def handling(self) -> float:
+        """Seconds of compute per second of ``x``."""
+        return min(max(0.0, self.scale * self._handling + self._extra), MOST_SCALE)
 
     def base_seconds(self, n_nodes: int) -> float:
         time = self._base.node_time
@@ -431,6 +485,7 @@ class _ComputeFit:
         return self._base.fixed_time + node_time
 
     def seconds(self, n_nodes: int) -> float:
+        """Return the time of a pass that misses nothing."""
         return max(0.0, self.scale * self.base_seconds(n_nodes) + self.constant)
 
     def corrected(self) -> tuple[float, float | NDArray[np.float64]]:
@@ -442,13 +497,19 @@ class _ComputeFit:
             return fixed + self.constant, self.scale * time
         return fixed, np.maximum(self.scale * time + self.constant, 0.0)
 
-    def add(self, n_nodes: int, seconds: float) -> None:
+    def add(self, n_nodes: int, seconds: float, moving: float) -> None:
         base = self.base_seconds(n_nodes)
         if not 0.0 < base < math.inf:
             return
+        if not self._seen:
+            # The profile is given a say on passes like this one, whatever they miss.
+            self._seen = True
+            first = slice(0, self._used)
+            self._rows[first, 2] = moving / base
+            self._rows[first, 0] = self._seconds[first] = 1.0 + self._handling * moving / base
         at = self._next
-        self._u[at] = self._unit / base
-        self._y[at] = seconds / base
+        self._rows[at] = (1.0 + self._handling * moving / base, self._unit / base, moving / base)
+        self._seconds[at] = seconds / base
         self._next = (at + 1) % WINDOW
         self._used = min(self._used + 1, WINDOW)
         self._stale = True
@@ -458,8 +519,8 @@ class _ComputeFit:
         if not self._stale:
             return
         self._stale = False
-        u, y = self._u[: self._used], self._y[: self._used]
-        residual = y - self.scale - self._relative * u
+        rows, y = self._rows[: self._used], self._seconds[: self._used]
+        residual = y - rows @ (self.scale, self._relative, self._extra)
         half = self._used // 2
         # Spread about the median, not about the estimate: one that outliers have dragged along
         # would call every good cycle as far off as they are, and stay where it is.
@@ -467,16 +528,20 @@ class _ComputeFit:
         middle = float(np.partition(residual, half)[half])
         noise = max(1.4826 * middle, _LEAST_NOISE * self.scale)
         near = _NEAR * noise
-        weight = np.square(near / np.maximum(residual, near))
-        wu = weight * u
-        n, su, sy = float(weight.sum()), float(wu.sum()), float(weight @ y)
-        suu = float(wu @ u) + (noise / (_CONSTANT_PRIOR * self.scale)) ** 2
-        suy = float(wu @ y)
-        determinant = n * suu - su * su
-        scale = (suu * sy - su * suy) / determinant
-        relative = (n * suy - su * sy) / determinant
+        weighted = (rows * np.square(near / np.maximum(residual, near))[:, None]).T
+        normal = weighted @ rows
+        right = weighted @ y
+        normal[1, 1] += (noise / (_CONSTANT_PRIOR * self.scale)) ** 2
+        normal[2, 2] += (noise / (_HANDLING_PRIOR * self.scale)) ** 2
+        scale, relative, extra = np.linalg.solve(normal, right).tolist()
+        if scale * self._handling + extra < 0.0:
+            # Missing an expert makes no pass quicker: the best fit with d = -s * c.
+            onto = np.array([[1.0, 0.0], [0.0, 1.0], [-self._handling, 0.0]])
+            scale, relative = np.linalg.solve(onto.T @ normal @ onto, onto.T @ right).tolist()
+            extra = -scale * self._handling
         if not scale > 0.0:
-            # A line through the origin at least; the constant cannot stand for all of a pass.
-            scale, relative = sy / n, 0.0
+            # A line through the origin at least; the rest cannot stand for all of a pass.
+            scale, relative, extra = float(right[0] / normal[0, 0]), 0.0, 0.0
         self.scale = min(max(scale, 1.0 / MOST_SCALE), MOST_SCALE)
         self._relative = relative
+        self._extra = extra

@@ -172,18 +172,25 @@ class RuntimeProfile:
     node_quartiles : Quartiles
         Of each measured size, before smoothing.
     node_misses : sequence of float
-        Experts that the median pass of each measured size had to wait for, because the cache does
-        not hold that union; the waiting was measured and taken out of the time.
+        Experts that the median pass of each measured size missed, because the cache does not hold
+        that union; their waiting and ``handling_time`` were taken out of the time.
     draft_time : sequence of float
         Seconds per drafted level, the first level first.
     draft_quartiles : Quartiles
         Of each level.
     expert_time : sequence of float, shape (L,)
-        Seconds to bring in one expert of each layer while the store is kept busy.
+        Seconds that a missed expert of each layer costs: what bringing it in takes while the store
+        is kept busy or, if that is more, what it adds to a pass.
     expert_quartiles : Quartiles
-        Of each layer.
+        Of bringing in an expert of each layer while the store is kept busy.
     expert_batch : int
         Experts that were asked for at once.
+    miss_quartiles : Quartiles
+        Of what a missed expert, the mean over the layers, adds to a pass of which about half the
+        experts are missing; one entry, or none where the cache holds no pass.
+    handling_time : float
+        The part of its median that was not spent waiting: starting transfers, copying where
+        nothing waits for a copy, computing with an expert apart from the others.
     moved_bytes : sequence of int, shape (L,)
         Bytes that one expert of each layer moves over the store's link.
 
@@ -219,6 +226,8 @@ class RuntimeProfile:
     expert_time: tuple[float, ...]
     expert_quartiles: Quartiles
     expert_batch: int
+    miss_quartiles: Quartiles
+    handling_time: float
     moved_bytes: tuple[int, ...]
 
     def __post_init__(self) -> None:
@@ -295,6 +304,11 @@ class RuntimeProfile:
             "moved_bytes",
             tuple(checked_whole(b, f"moved_bytes[{i}]", 1) for i, b in enumerate(moved)),
         )
+        if len(self.miss_quartiles) > 1:
+            raise InvalidInputError(
+                f"miss_quartiles has {len(self.miss_quartiles)} entries; it has one or none"
+            )
+        put("handling_time", checked_real(self.handling_time, "handling_time"))
         for name in ("expert_time", "expert_quartiles", "moved_bytes"):
             _require_length(getattr(self, name), self.model.n_layers, name, "model.n_layers")
 
@@ -302,6 +316,12 @@ class RuntimeProfile:
     def max_nodes(self) -> int:
         """The largest pass that was measured, N."""
         return len(self.node_time)
+
+    @property
+    def handling_share(self) -> float:
+        """Share of ``expert_time`` that is handling, from 0 to 1."""
+        mean = math.fsum(self.expert_time) / len(self.expert_time)
+        return min(self.handling_time / mean, 1.0) if mean else 0.0
 
     def node_table(self, n_nodes: int | None = None) -> NDArray[np.float64]:
         """Return the time of a pass by its number of tokens.
@@ -537,6 +557,7 @@ def parse_profile(text: str, where: str) -> RuntimeProfile:
         ("node_quartiles", Quartiles),
         ("draft_quartiles", Quartiles),
         ("expert_quartiles", Quartiles),
+        ("miss_quartiles", Quartiles),
     ):
         figures[name] = _part(part, figures[name], f"{where}: {name}")
     try:

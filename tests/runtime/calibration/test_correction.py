@@ -219,6 +219,55 @@ def test_overlap_makes_transfers_cheap_but_not_negative() -> None:
     assert correction.cost_model().expert_time == pytest.approx(np.zeros(L))
 
 
+@pytest.mark.parametrize("known", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("sizes", [(1,), (1, 4, 8, 20, 40)])
+def test_what_a_miss_costs_without_any_waiting_is_still_charged(
+    known: float, sizes: tuple[int, ...]
+) -> None:
+    # A store that copies while it is called: nothing is ever waited for, and the pass takes longer.
+    rng = np.random.default_rng(3)
+    correction = OnlineCorrection(BASE, handling=known)
+    for _ in range(150):
+        n = int(rng.choice(sizes))
+        misses = rng.integers(0, 4, L).astype(float)
+        seconds = 1.2 * TABLE[n] + 0.8 * float(misses @ EXPERT_TIME)
+        noise = float(np.exp(0.03 * rng.normal()))
+        correction.update(CycleMeasurement(n, misses, misses, seconds * noise))
+    assert correction.transfer_scale == 0.0
+    assert correction.handling_scale == pytest.approx(0.8, rel=0.15)
+    assert correction.expert_scale == correction.handling_scale
+    model = correction.cost_model()
+    assert model.expert_time == pytest.approx(0.8 * EXPERT_TIME, rel=0.2)
+    for n in sizes:
+        assert compute(model, n) == pytest.approx(1.2 * TABLE[n], rel=0.1)
+    assert abs(correction.error().bias) < 0.03
+
+
+def test_a_calibrated_share_of_handling_is_not_charged_twice() -> None:
+    correction = OnlineCorrection(BASE, handling=0.25)
+    assert correction.transfer_scale == 0.75
+    assert correction.expert_scale == 1.0
+    assert correction.cost_model().expert_time == pytest.approx(EXPERT_TIME)
+    misses = np.array([2.0, 1.0, 0.0, 1.0, 3.0, 1.0])
+    moving = float(misses @ EXPERT_TIME)
+    for _ in range(100):
+        cycle = CycleMeasurement(4, misses, misses, TABLE[4] + 0.25 * moving, 0.75 * moving)
+        correction.update(cycle)
+    assert correction.compute_scale == pytest.approx(1.0)
+    assert correction.expert_scale == pytest.approx(1.0)
+    assert correction.error().mean_relative_error == pytest.approx(0.0, abs=1e-9)
+
+
+def test_misses_that_come_with_quicker_passes_are_not_rewarded() -> None:
+    correction = OnlineCorrection(BASE, handling=0.3)
+    for i in range(100):
+        misses = np.full(L, float(i % 4))
+        seconds = TABLE[4] * (1.0 - 0.1 * (i % 4))
+        correction.update(CycleMeasurement(4, misses, misses, seconds))
+    assert correction.handling_scale == pytest.approx(0.0, abs=1e-9)
+    assert 0.6 < correction.compute_scale < 1.0
+
+
 # ---- other forms of cost models
 
 
@@ -229,7 +278,7 @@ def test_affine_node_time_and_experts_that_differ() -> None:
     for _ in range(100):
         n = int(rng.choice([1, 8, 64]))
         seconds = 1.5 * (0.02 + 1e-3 * n) + 0.004
-        realised = np.full(L, 2.0)
+        realised = rng.integers(0, 5, L).astype(float)
         waiting = 0.5 * float(realised @ times.mean(axis=1))
         correction.update(CycleMeasurement(n, realised, realised, seconds, waiting))
     model = correction.cost_model()
@@ -339,6 +388,8 @@ def test_what_does_not_fit_the_base_model() -> None:
         OnlineCorrection(CostModel(0.0, TABLE, 1e-3))
     with pytest.raises(InvalidInputError, match=r"resident_time 0\.5; it must be 0"):
         OnlineCorrection(CostModel(0.0, TABLE, EXPERT_TIME, 0.5))
+    with pytest.raises(InvalidInputError, match=r"handling must be a share from 0 to 1, got 1\.5"):
+        OnlineCorrection(BASE, handling=1.5)
     with pytest.raises(InvalidInputError, match=r"draft_time\[1\] must be finite"):
         OnlineCorrection(BASE, (0.1, math.nan))
     with pytest.raises(InvalidInputError, match="level must be a whole number of at least 1"):

@@ -53,6 +53,8 @@ def profile(**changes: Any) -> RuntimeProfile:
         "expert_time": (0.001, 0.002),
         "expert_quartiles": Quartiles((0.001, 0.001), (0.001, 0.002), (0.001, 0.003)),
         "expert_batch": 8,
+        "miss_quartiles": Quartiles((0.001,), (0.0015,), (0.002,)),
+        "handling_time": 0.0003,
         "moved_bytes": (1000, 2000),
     }
     return RuntimeProfile(**(figures | changes))
@@ -193,6 +195,9 @@ _Q = {"lower": [0.1, 0.1], "median": [0.2, 0.2], "upper": [0.3, 0.3]}
         (text(drafter=""), "drafter must be a non-empty text"),
         (text(expert_time=[0.1]), "expert_time has 1 entries but model.n_layers calls for 2"),
         (text(expert_time=[0.1, -0.1]), r"expert_time\[1\] must be finite and >= 0"),
+        (text(handling_time=-1), "handling_time must be finite and >= 0, got -1"),
+        (text(miss_quartiles=_Q), "miss_quartiles has 2 entries; it has one or none"),
+        (text(miss_quartiles={}), "miss_quartiles: missing lower, median, upper"),
         (text(moved_bytes=[1000]), "moved_bytes has 1 entries but model.n_layers calls for 2"),
         (text(moved_bytes=[1000, 0]), r"moved_bytes\[1\] must be a whole number of at least 1"),
         (text(expert_quartiles={"lower": [], "median": [], "upper": []}), "expert_quartiles has 0"),
