@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .correction import CycleMeasurement, CycleTimeError, OnlineCorrection
+from .measure import calibrate
 from .profile import Machine, ModelShape, Quartiles, RuntimeProfile, load_profile
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "OnlineCorrection",
     "Quartiles",
     "RuntimeProfile",
+    "calibrate",
     "load_profile",
 ]

@@ -59,10 +59,10 @@ class WaitClock:
             self._sum_up(block=True)
             return self._seconds
 
-    def reset(self) -> None:
-        """Start again at zero."""
+    def reset(self, seconds: float = 0.0) -> None:
+        """Start again at zero, or at ``seconds``."""
         with self._lock:
-            self._seconds = 0.0
+            self._seconds = seconds
             self._pairs.clear()
 
     def _sum_up(self, block: bool) -> None:
