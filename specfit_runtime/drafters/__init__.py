@@ -28,6 +28,12 @@ def make_drafter(drafter: str | Drafter) -> Drafter:
     ------
     InvalidInputError
         If the kind is unknown or its folder is missing; the message lists the kinds.
+
+    Examples
+    --------
+    >>> from specfit_runtime.drafters import make_drafter
+    >>> make_drafter("prompt-lookup").name
+    'prompt-lookup'
     """
     if isinstance(drafter, Drafter):
         return drafter

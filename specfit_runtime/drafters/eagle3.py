@@ -111,7 +111,11 @@ class Eagle3Drafter(Drafter):
         if self._target is None or self._target[0] is not embed or self._target[1] != dtype:
             self._load(embed, None if output is None else output.weight, dtype)
             self._target = embed, dtype
-        self.assumption = "; ".join(filter(None, [self.assumption, *self._notes]))
+        notes = list(self._notes)
+        named = str(getattr(model, "name_or_path", "") or "")
+        if config.verifier and Path(config.verifier).name != Path(named).name:
+            notes.append(f"config.json names {config.verifier} as the target")
+        self.assumption = "; ".join(filter(None, [self.assumption, *notes]))
 
     def _load(self, embed: Tensor, output: Tensor | None, dtype: torch.dtype) -> None:
         config, device = self.config, embed.device

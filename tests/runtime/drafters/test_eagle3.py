@@ -219,6 +219,14 @@ def test_ids_are_read_as_their_layout_writes_them(target, tmp_path):
         assert said in drafter.assumption
 
 
+def test_the_target_that_the_file_names_is_said(target, tmp_path):
+    named = {"speculators_config": {"verifier": {"name_or_path": "someone/Big-MoE"}}}
+    folder = tiny_eagle3(tmp_path, target.config, style="speculators", options=named)
+    drafter = Eagle3Drafter(folder)
+    drafter.bind(target)
+    assert "names someone/Big-MoE as the target" in drafter.assumption
+
+
 def test_states_that_are_not_named_are_guessed_aloud(tmp_path):
     target = tiny_model("qwen3_moe", num_hidden_layers=6)
     drafter = Eagle3Drafter(tiny_eagle3(tmp_path, target.config, feature_layers=None))
