@@ -27,7 +27,7 @@ from .expert_cache import (
 from .experts import EXPERTS_IMPLEMENTATION, ExpertLayer, register
 from .families import FAMILIES, ExpertFamily, family_for
 from .routing_record import RoutingRecord
-from .skeleton import build_skeleton, experts_modules, fill_skeleton
+from .skeleton import build_skeleton, experts_modules, fill_skeleton, plan_filling
 from .stores import EmulatedLink, ExpertStore, open_store
 from .stores._check import checked_device
 
@@ -278,6 +278,8 @@ def load_offloaded(
     index, taken = index_experts(checkpoint, family, config, run_dtype)
     if scratch is None:
         scratch = default_scratch(index.n_experts, index.top_k)
+    elif isinstance(scratch, bool) or not isinstance(scratch, int) or scratch < 0:
+        raise InvalidInputError(f"scratch must be a whole number of slots, got {scratch!r}")
     slots = slots_per_layer(
         expert_cache,
         n_experts=index.n_experts,
@@ -293,10 +295,9 @@ def load_offloaded(
         experts_implementation=EXPERTS_IMPLEMENTATION,
     )
     modules = experts_modules(built, family)
-    fill_skeleton(built, checkpoint, family, taken=taken, device=target, dtype=run_dtype)
+    filling = plan_filling(built, checkpoint, family, taken)
     _load_generation_config(built, folder)
-    # There is no gradient to the experts, so none may be asked of the rest by accident.
-    built.requires_grad_(False).eval()
+    # What is cheap to find wrong comes before what takes long to read.
     opened = open_store(
         store,
         index,
@@ -307,9 +308,12 @@ def load_offloaded(
     )
     try:
         cache = ExpertCache(opened, slots, policy=cache_policy, scratch=scratch, device=target)
+        fill_skeleton(built, checkpoint, family, filling, device=target, dtype=run_dtype)
     except BaseException:
         opened.close()
         raise
+    # There is no gradient to the experts, so none may be asked of the rest by accident.
+    built.requires_grad_(False).eval()
     offload = Offload(family, opened, cache)
     for layer, module in enumerate(modules):
         module._specfit = ExpertLayer(offload, layer)  # type: ignore[assignment]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, StoredTensor
 from .errors import CheckpointError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -98,27 +99,35 @@ def experts_modules(model: Any, family: ExpertFamily) -> tuple[nn.Module, ...]:
     return tuple(modules)
 
 
-def fill_skeleton(
-    model: Any,
-    checkpoint: Checkpoint,
-    family: ExpertFamily,
-    *,
-    taken: frozenset[str],
-    device: torch.device,
-    dtype: torch.dtype,
-) -> None:
-    """Load everything but the experts, as ``from_pretrained`` would.
+@dataclass(frozen=True)
+class Filling:
+    """Which tensor of a checkpoint goes where in a skeleton.
+
+    Attributes
+    ----------
+    keys : dict of str to str
+        The module's name of a tensor by the checkpoint's.
+    tied : frozenset of str
+        Names that the checkpoint leaves out because another tensor serves for them too.
+    """
+
+    keys: dict[str, str]
+    tied: frozenset[str]
+
+
+def plan_filling(
+    model: Any, checkpoint: Checkpoint, family: ExpertFamily, taken: frozenset[str]
+) -> Filling:
+    """Find everything but the experts in a checkpoint, without reading it.
 
     Parameters
     ----------
     model : PreTrainedModel
-        From :func:`build_skeleton`; changed in place.
+        From :func:`build_skeleton`.
     checkpoint : Checkpoint
     family : ExpertFamily
     taken : frozenset of str
         Keys of the checkpoint that hold the experts.
-    device : torch.device
-    dtype : torch.dtype
 
     Raises
     ------
@@ -126,50 +135,11 @@ def fill_skeleton(
         If tensors are missing, of another shape, not floating point or left over; the message names
         them.
     """
-    expert_keys = {
-        f"{family.experts_path(layer)}.{piece.parameter}"
-        for layer in family.moe_layers(model.config)
-        for piece in family.pieces
-    }
-    wanted = {k: v for k, v in model.state_dict().items() if k not in expert_keys}
+    wanted = _wanted(model, family)
     keys = {family.module_key(key): key for key in checkpoint.tensors if key not in taken}
-    missing = _check_keys(model, checkpoint, family, wanted, keys)
-    plan = _dtype_plan(model, dtype)
-    state: dict[str, Tensor] = {}
-    by_stored = {stored: key for key, stored in keys.items() if key in wanted}
-    _check_tensors(checkpoint, by_stored, wanted)
-    for stored, tensor in checkpoint.read(by_stored):
-        key = by_stored[stored]
-        target = wanted[key]
-        state[key] = tensor.to(device, plan(key, target.dtype))
-    # Assigned, not copied: the parameters are on meta.
-    model.load_state_dict(state, strict=False, assign=True)
-    model.tie_weights(missing_keys=missing, recompute_mapping=False)
-    _move_computed_buffers(model, device)
-    on_meta = [
-        name
-        for name, tensor in (*model.named_parameters(), *model.named_buffers())
-        if tensor.is_meta and name not in expert_keys
-    ]
-    if missing or on_meta:
-        raise CheckpointError(
-            f"{checkpoint.folder} does not fill {_listed(sorted({*missing, *on_meta}))}"
-        )
-
-
-def _check_keys(
-    model: Any,
-    checkpoint: Checkpoint,
-    family: ExpertFamily,
-    wanted: dict[str, Tensor],
-    keys: dict[str, str],
-) -> set[str]:
-    """Return the keys that will come from tied weights; refuse others that are missing or left."""
     absent = {key for key in wanted if key not in keys}
-    tied = dict(model.all_tied_weights_keys)
-    covered = {
-        key for pair in tied.items() for key in pair if any(other in keys for other in pair)
-    }
+    pairs = dict(model.all_tied_weights_keys).items()
+    covered = {key for pair in pairs for key in pair if any(other in keys for other in pair)}
     missing = sorted(absent - covered)
     patterns = [
         *_ALWAYS_IGNORED,
@@ -190,27 +160,82 @@ def _check_keys(
             f"{checkpoint.folder} does not fit a {family.model_type} model of its configuration: "
             f"it {' and '.join(parts)}"
         )
-    return absent
+    filling = {stored: key for key, stored in keys.items() if key in wanted}
+    for stored, key in filling.items():
+        _check_tensor(stored, checkpoint.tensors[stored], wanted[key])
+    return Filling(filling, frozenset(absent))
 
 
-def _check_tensors(
-    checkpoint: Checkpoint, by_stored: dict[str, str], wanted: dict[str, Tensor]
+def fill_skeleton(
+    model: Any,
+    checkpoint: Checkpoint,
+    family: ExpertFamily,
+    filling: Filling,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> None:
-    for stored, key in by_stored.items():
-        found, target = checkpoint.tensors[stored], wanted[key]
-        if found.shape != tuple(target.shape):
-            raise CheckpointError(
-                f"{stored} in {found.file} has shape {list(found.shape)}, but the configuration "
-                f"asks for {list(target.shape)}"
-            )
-        if target.is_floating_point() and found.float_dtype is None:
-            raise CheckpointError(
-                f"{stored} in {found.file} is stored as {found.dtype_name}; it must be BF16, F16, "
-                "F32 or F64"
-            )
+    """Load everything but the experts, as ``from_pretrained`` would.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        From :func:`build_skeleton`; changed in place.
+    checkpoint : Checkpoint
+    family : ExpertFamily
+    filling : Filling
+        From :func:`plan_filling`.
+    device : torch.device
+    dtype : torch.dtype
+
+    Raises
+    ------
+    CheckpointError
+        If a file cannot be read.
+    """
+    wanted = _wanted(model, family)
+    type_of = _dtype_plan(model, dtype)
+    state: dict[str, Tensor] = {}
+    for stored, tensor in checkpoint.read(filling.keys):
+        key = filling.keys[stored]
+        state[key] = tensor.to(device, type_of(key, wanted[key].dtype))
+    # Assigned, not copied: the parameters are on meta.
+    model.load_state_dict(state, strict=False, assign=True)
+    missing = set(filling.tied)
+    model.tie_weights(missing_keys=missing, recompute_mapping=False)
+    _move_computed_buffers(model, device)
+    held = (*model.named_parameters(), *model.named_buffers())
+    empty = {name for name, tensor in held if tensor.is_meta and name in wanted} | missing
+    if empty:
+        raise CheckpointError(f"{checkpoint.folder} does not fill {_listed(sorted(empty))}")
 
 
-def _dtype_plan(model: Any, dtype: torch.dtype) -> Any:
+def _wanted(model: Any, family: ExpertFamily) -> dict[str, Tensor]:
+    """Return what a checkpoint must hold for a model beside its experts."""
+    experts = {
+        family.fused_key(layer, piece)
+        for layer in family.moe_layers(model.config)
+        for piece in family.pieces
+    }
+    return {key: tensor for key, tensor in model.state_dict().items() if key not in experts}
+
+
+def _check_tensor(name: str, stored: StoredTensor, target: Tensor) -> None:
+    if stored.shape != tuple(target.shape):
+        raise CheckpointError(
+            f"{name} in {stored.file} has shape {list(stored.shape)}, but the configuration asks "
+            f"for {list(target.shape)}"
+        )
+    if target.is_floating_point() and stored.float_dtype is None:
+        raise CheckpointError(
+            f"{name} in {stored.file} is stored as {stored.dtype_name}; it must be BF16, F16, F32 "
+            "or F64"
+        )
+
+
+def _dtype_plan(
+    model: Any, dtype: torch.dtype
+) -> Callable[[str, torch.dtype], torch.dtype]:
     """Return a function (key, dtype in the skeleton) -> dtype to load in.
 
     Some classes keep named modules in float32, and `from_pretrained` follows that.
