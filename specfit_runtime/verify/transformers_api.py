@@ -324,8 +324,6 @@ def read_generate_arguments(
             f"one sequence is decoded at a time, got input_ids of shape {tuple(input_ids.shape)}, "
             f"num_beams or num_return_sequences of {beams}; call generate once per sequence"
         )
-    if input_ids.shape[1] == 0:
-        raise InvalidInputError("the prompt is empty; give at least one token")
     given = {key: value for key, value in model_kwargs.items() if value is not None}
     if given.get("use_cache") is False:
         raise InvalidInputError("use_cache=False: draft trees need the cache; leave it on")
@@ -335,6 +333,8 @@ def read_generate_arguments(
             f"generate was given {', '.join(unknown)}, which draft trees cannot take into account; "
             "leave it out"
         )
+    if input_ids.shape[1] == 0:
+        raise InvalidInputError("the prompt is empty; give at least one token")
     found = given.get("cache", given.get("past_key_values"))
     if found is None:
         raise InvalidInputError(

@@ -18,7 +18,7 @@ from specfit_runtime.errors import InvalidInputError
 from specfit_runtime.verify import accept, acceptance
 
 PROMPT = tiny_prompt(9, seed=4)
-NEW = 40
+NEW = 25
 
 
 def stock(model, seed=0, **options):
@@ -34,8 +34,8 @@ def generate(model, seed, custom_generate, prompt=PROMPT, **options):
     )
 
 
-def assert_equals_stock(model, *, seeds=(0, 1), least=1.3, **options):
-    for seed in seeds:
+def assert_equals_stock(model, *, least=1.3, **options):
+    for seed in (0, 1):
         expected = stock(model, seed, **options)
         decoder = TreeDecoder(expected[0].tolist(), seed)
         got = generate(model, seed, decoder, **options)
@@ -49,7 +49,7 @@ OPTIONS = {
     "greedy": {},
     "repetition_penalty": {"repetition_penalty": 1.8},
     "no_repeat_ngram": {"no_repeat_ngram_size": 2},
-    "min_new_tokens": {"min_new_tokens": 30, "eos_token_id": list(range(0, 160, 3))},
+    "min_new_tokens": {"min_new_tokens": 20, "eos_token_id": list(range(0, 160, 3))},
     "bad_words": {"bad_words_ids": [[t] for t in range(0, 160, 2)] + [[5, 7], [11, 3]]},
     "sequence_bias": {"sequence_bias": {(7,): 3.0, (8, 9): -2.0}},
     "forced_eos": {"forced_eos_token_id": 3, "max_new_tokens": 11},
@@ -78,16 +78,15 @@ def test_every_generation_option_acts_as_in_stock_generate(model_of, options):
 
 @pytest.mark.parametrize("do_sample", [False, True])
 def test_every_family_decodes_as_stock_generate(model_of, kind, do_sample):
-    assert_equals_stock(
-        model_of(kind), seeds=(3,), do_sample=do_sample, temperature=1.5 if do_sample else None
-    )
+    options = {"temperature": 1.5} if do_sample else {}
+    assert_equals_stock(model_of(kind), do_sample=do_sample, **options)
 
 
-@pytest.mark.parametrize("n", range(1, 12))
+@pytest.mark.parametrize("n", [1, 2, 5, 11])
 def test_max_new_tokens_is_never_overshot(model_of, n):
     model = model_of("qwen3_moe")
     # The tree holds the whole continuation: without the limit, all of it would be accepted.
-    text = stock(model, max_new_tokens=30)[0].tolist()
+    text = stock(model, max_new_tokens=20)[0].tolist()
 
     class Continuation(TreeDecoder):
         def tree(self, root, length, vocab):
@@ -102,7 +101,7 @@ def test_max_new_tokens_is_never_overshot(model_of, n):
 def test_an_end_token_within_an_accepted_path_ends_the_text(model_of):
     model = model_of("qwen3_moe")
     text = stock(model)[0].tolist()
-    for at in (9, 10, 15, 22):
+    for at in (9, 10, 15, 21):
         end = text[at]
         expected = stock(model, eos_token_id=end)
         assert expected[0].tolist() == text[: text.index(end, 9) + 1]
