@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..drafters import Drafter, make_drafter
 from ..expert_cache.preserved import preserved
@@ -36,9 +35,8 @@ REPEATS, MAX_NODES = 7, 64
 #: policy "specfit".
 DRAFT_LEVELS, DRAFT_TOP_K, DRAFT_WIDTH = 6, 4, 4
 
-#: Tokens that stand in for a prompt. They come twice, so that a drafter that looks for repetitions
-#: finds some.
-_PROMPT_HALF, _QUICK_PROMPT_HALF = 16, 4
+#: Tokens that stand in for a prompt.
+_PROMPT, _QUICK_PROMPT = 32, 8
 
 #: The quick measurement: sizes, repeats, and after how many seconds no further ones are begun.
 _QUICK_SIZES, _QUICK_REPEATS, _QUICK_SECONDS = (1, 4, 16), 3, 0.5
@@ -103,8 +101,8 @@ def calibrate(
     and interpolated between the sizes.
 
     *Expert time*: batches of fetches into memory of their own, and what passes take longer when
-    half of their experts were taken away. A file that the operating system has in memory is read from
-    there, here as in decoding.
+    half of their experts were taken away. A file that the operating system has in memory is read
+    from there, here as in decoding.
 
     *Order*: each round measures everything once, sizes in random order, so that a machine that
     slows down meanwhile does so for all figures. Every kind of step is done once before.
@@ -264,27 +262,27 @@ class _Bench:
     ) -> list[int]:
         if prompt is not None:
             return [int(token) for token in prompt]
-        half = _QUICK_PROMPT_HALF if self._quick else _PROMPT_HALF
+        n = _QUICK_PROMPT if self._quick else _PROMPT
         if context is not None:
             # Leave most of a tiny context to the tree.
-            half = max(1, min(half, context // 8))
-        ids: list[int] = self._rng.integers(0, vocabulary, half).tolist()
-        return ids * 2
+            n = max(1, min(n, context // 4))
+        ids: list[int] = self._rng.integers(0, vocabulary, n).tolist()
+        return ids
 
     def _draft_timer(self, drafter: Drafter) -> DraftTimer:
-        # What is committed before each tree: two tokens where there is a pass of two.
-        size = min(2, self._sizes[-1])
+        # Before each tree, a pass of two nodes commits two tokens, where there is such a pass. The
+        # text begins anew with them, so that a drafter that looks for repetitions finds one.
+        size = min(2, self._sizes[-1], len(self._text))
         tokens, parent = self._tree
         result = self._session.verify(tokens[:size], parent[:size])
         self._session.rollback()
-        features: Tensor | None = result.features
         return DraftTimer(
             drafter,
             self._offload.device,
             self._text,
             self._features,
-            [*tokens[1:size], int(result.logits[-1].argmax())],
-            features,
+            self._text[:size],
+            result.features,
             top_k=self._top_k,
             width=self._width,
             levels=self._levels,
