@@ -13,6 +13,8 @@ from .registry import DraftNodes, PredictorKind, RoutingPredictor, checked_exper
 
 #: Occurrences of a token that are remembered, and the weight of each relative to the next later.
 _REMEMBERED, _DECAY = 4, 0.7
+#: Tokens of the text from which those are drawn that stand in for unknown ones.
+_SPREAD = 1024
 #: Observed tokens that may wait until a prediction is asked for.
 _MOST_PENDING = 256
 
@@ -73,6 +75,8 @@ class Frequency(RoutingPredictor):
         dtype = np.int16 if n_experts <= np.iinfo(np.int16).max else np.int32
         self._row_of = np.full(1, -1, dtype=np.int32)
         self._used = 0
+        self._spread = np.zeros(_SPREAD, dtype=np.int64)
+        self._spread_at = self._spread_used = 0
         self._clock = 0
         # The occurrences of a token, the latest first, and what they come to.
         self._history = np.full((0, _REMEMBERED, n_layers, top_k), -1, dtype=dtype)
@@ -88,7 +92,8 @@ class Frequency(RoutingPredictor):
         known = rows >= 0
         found = np.empty((len(rows), *self._last.shape), dtype=np.int32)
         found[known] = self._best[rows[known]]
-        found[~known] = self._last
+        if not known.all():
+            found[~known] = self._stand_in(np.asarray(nodes.tokens, dtype=np.int64)[~known])
         return found
 
     def observe(self, tokens: Sequence[int] | NDArray[np.integer], experts: NDArray[Any]) -> None:
@@ -114,14 +119,30 @@ class Frequency(RoutingPredictor):
         self._n_pending = 0
         # An occurrence shifts its token's history, so a token's occurrences go one after the other,
         # and only the last few of them leave a trace.
+        self._note(text)
         after = np.array(_later_occurrences(text.tolist()))
         for later in range(min(int(after.max()) + 1, _REMEMBERED) - 1, -1, -1):
             now = np.flatnonzero(after == later)
             self._add(text[now], ids[now])
 
+    def _stand_in(self, tokens: NDArray[np.int64]) -> NDArray[np.integer]:
+        if not self._spread_used:
+            return self._last
+        # Multiplication by a large odd number spreads neighbouring ids; any would do.
+        drawn = (tokens * 2654435761) % self._spread_used
+        rows = self._rows(self._spread[drawn])
+        return np.where((rows >= 0)[:, None, None], self._best[rows], self._last)
+
     def _rows(self, tokens: NDArray[np.int64]) -> NDArray[np.int32]:
         inside = (tokens >= 0) & (tokens < len(self._row_of))
         return np.where(inside, self._row_of[np.where(inside, tokens, 0)], np.int32(-1))
+
+    def _note(self, text: NDArray[np.int64]) -> None:
+        part = text[-_SPREAD:]
+        at = (self._spread_at + np.arange(len(part))) % _SPREAD
+        self._spread[at] = part
+        self._spread_at = int(at[-1]) + 1
+        self._spread_used = min(self._spread_used + len(part), _SPREAD)
 
     def _add(self, tokens: NDArray[np.int64], ids: NDArray[np.integer]) -> None:
         """Add one occurrence of each of ``tokens``, which differ."""
