@@ -17,6 +17,7 @@ import torch
 
 from specfit_runtime.checkpoint import RecordLayout
 from specfit_runtime.errors import StoreError
+from specfit_runtime.expert_cache import ExpertCache, ReadyBatch
 from specfit_runtime.stores import ExpertStore, StoreCounters, Ticket
 
 
@@ -144,3 +145,23 @@ class ManualTicket(Ticket):
         self.end()
         if self.failed:
             raise StoreError(f"layer {self.layer}, expert {self.expert}: made to fail")
+
+
+def check_batch(batch: ReadyBatch, layer: int) -> None:
+    """Check that a batch of a :class:`ManualStore` holds the experts that it names."""
+    assert len(batch.experts) == len(batch.slots) == len(set(batch.slots)) > 0
+    for expert, slot in zip(batch.experts, batch.slots, strict=True):
+        record = batch.slab[slot]
+        assert bool((record == ManualStore.content(layer, expert)).all()), (layer, expert, record)
+
+
+def use_all(
+    cache: ExpertCache, layer: int, experts: Sequence[int], demand: Sequence[int] | None = None
+) -> list[tuple[int, ...]]:
+    """Use experts, check every batch, and return the experts of the batches."""
+    batches = []
+    for batch in cache.use(layer, experts, demand or [1] * len(experts)):
+        check_batch(batch, layer)
+        batches.append(batch.experts)
+    assert sorted(e for batch in batches for e in batch) == sorted(experts)
+    return batches

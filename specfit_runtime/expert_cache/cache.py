@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
+from operator import index
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..errors import BusyError, InvalidInputError
+from ..stores._host_memory import available_bytes
 from .counters import CacheCounters
 from .eviction import get_eviction_policy
 from .layer_slots import Entry, LayerSlots
@@ -104,8 +106,7 @@ class ExpertCache:
         scratch: int,
         device: torch.device | str | None = None,
     ) -> None:
-        index = store.index
-        self.n_layers, self.n_experts = index.n_layers, index.n_experts
+        self.n_layers, self.n_experts = store.index.n_layers, store.index.n_experts
         self.device = store.device if device is None else torch.device(device)
         if self.device.type != store.device.type:
             raise InvalidInputError(
@@ -113,10 +114,8 @@ class ExpertCache:
             )
         self.slots = _checked_slots(slots, self.n_layers, self.n_experts)
         self._cuda = self.device.type == "cuda"
-        kind = get_eviction_policy(policy)
-        self.policy = kind.name
-        self._new_policy: Callable[[], Any] = lambda: kind.make(self.n_layers, self.n_experts)
-        self._policy = self._new_policy()
+        self._kind = get_eviction_policy(policy)
+        self._policy = self._kind.make(self.n_layers, self.n_experts)
         self.lock = RLock()
         self._store = store
         self._moved = [int(n) for n in store.moved_bytes]
@@ -125,8 +124,8 @@ class ExpertCache:
         self._resident = base.view()
         self._resident.flags.writeable = False
         scratch = _checked_scratch(scratch, self.slots, self.n_experts)
-        widths = [layout.n_elements for layout in index.layouts]
-        dtypes = [layout.dtype for layout in index.layouts]
+        widths = [layout.n_elements for layout in store.index.layouts]
+        dtypes = [layout.dtype for layout in store.index.layouts]
         slabs = _allocate(
             [*zip(self.slots, widths, strict=True), (scratch, max(widths))],
             [*dtypes, dtypes[0]],
@@ -147,6 +146,11 @@ class ExpertCache:
         self.reset_counters()
 
     # ---- what is there
+
+    @property
+    def policy(self) -> str:
+        """Name of the eviction policy."""
+        return self._kind.name
 
     @property
     def resident(self) -> NDArray[np.bool_]:
@@ -190,6 +194,27 @@ class ExpertCache:
             self._ahead_hits = self._evictions = self._bypassed = self._waves = 0
             self._clock.reset()
 
+    def clear(self) -> None:
+        """Empty all slots and forget what was used: as the cache was made, counters aside.
+
+        Raises
+        ------
+        BusyError
+            If a :meth:`use` is not over.
+        """
+        with self.lock:
+            if self._use is not None:
+                raise BusyError("experts of the cache are in use; clear it when the pass is over")
+            # Fetches under way must not write into slots that were given to others.
+            self._torn = True
+            for slots in self._layers:
+                slots.entries.clear()
+            for layer in range(self.n_layers):
+                self._unused[layer].clear()
+                self._wanted[layer].clear()
+            self._policy = self._kind.make(self.n_layers, self.n_experts)
+            self._mend()
+
     # ---- passes
 
     def begin_pass(self) -> None:
@@ -231,8 +256,9 @@ class ExpertCache:
         with self.lock:
             self._mend()
             slots, wanted = self._layers[layer], self._wanted[layer]
-            wanted.update(experts)
-            missing = [e for e in dict.fromkeys(experts) if e not in slots.entries]
+            likeliest_first = dict.fromkeys(map(index, experts))
+            wanted.update(likeliest_first)
+            missing = [e for e in likeliest_first if e not in slots.entries]
             if not missing:
                 return 0
             kept = wanted
@@ -252,9 +278,9 @@ class ExpertCache:
             for expert in missing:
                 if not slots.free:
                     self._evict(layer, victims.pop(0))
+                self._admit(layer, expert)
                 self._ahead[layer] += 1
                 self._unused[layer].add(expert)
-                self._admit(layer, expert)
             self._torn = False
             return len(missing) * self._moved[layer]
 
@@ -377,8 +403,8 @@ class ExpertCache:
         for expert in missing:
             if not slots.free:
                 self._evict(layer, victims.pop(0))
-            self._misses[layer] += 1
             entry = self._admit(layer, expert)
+            self._misses[layer] += 1
             assert entry.ticket is not None
             use.flights.append(_Flight(expert, entry.slot, entry.ticket, entry))
         self._torn = False
@@ -462,8 +488,8 @@ class ExpertCache:
         self._torn = True
         while use.queue and scratch.free:
             expert, slot = use.queue.pop(), scratch.free.pop()
-            self._misses[layer] += 1
             ticket = self._store.fetch(layer, expert, view[slot], scratch.read[slot])
+            self._misses[layer] += 1
             scratch.tickets[slot] = ticket
             use.flights.append(_Flight(expert, slot, ticket, None))
         self._torn = False
@@ -569,7 +595,11 @@ def _allocate(
     shapes: Sequence[tuple[int, int]], dtypes: Sequence[torch.dtype], device: torch.device
 ) -> list[torch.Tensor]:
     total = sum(n * width * d.itemsize for (n, width), d in zip(shapes, dtypes, strict=True))
+    # The system would hand out memory that is not there, and end the process when it is filled.
+    free = available_bytes() if device.type == "cpu" else None
     try:
+        if free is not None and total > free:
+            raise RuntimeError(f"{free} are available")
         # An inference tensor could not be written to outside of inference mode.
         with torch.inference_mode(False):
             return [
@@ -578,6 +608,6 @@ def _allocate(
             ]
     except RuntimeError as error:
         raise InvalidInputError(
-            f"an expert cache of {total} bytes does not fit into the memory of {device}; give a "
-            "smaller expert_cache"
+            f"an expert cache of {total} bytes, the scratch slab included, does not fit into the "
+            f"memory of {device}; give a smaller expert_cache ({str(error).splitlines()[0]})"
         ) from error

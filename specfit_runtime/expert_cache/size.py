@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,10 @@ _UNITS = {
     "GIB": 2**30,
     "TIB": 2**40,
 }
-_NUMBER = r"(?P<number>\d+(?:\.\d*)?|\.\d+)"
-_SLOTS = re.compile(r"\d+")
+_NUMBER = r"(?P<number>\d{1,18}(?:\.\d*)?|\.\d+)"
+_SLOTS = re.compile(r"\d{1,18}")
 _SHARE = re.compile(rf"{_NUMBER}\s*%")
-_FRACTION = re.compile(r"\d*\.\d*")
+_FRACTION = re.compile(r"(?P<number>\d{1,18}\.\d*|\.\d+)")
 _BYTES = re.compile(rf"{_NUMBER}\s*(?P<unit>[A-Za-z]+)")
 _FORMS = (
     'a share of the experts (0.25 or "25%"), slots per layer (16), or bytes for all layers '
@@ -84,7 +85,7 @@ def slots_per_layer(
     if share := _SHARE.fullmatch(text):
         percent = float(share["number"])
         return _equal(_share(percent / 100.0, size, n_experts), size, n_experts, sizes, least)
-    if _FRACTION.fullmatch(text) and text != ".":
+    if _FRACTION.fullmatch(text):
         return _equal(_share(float(text), size, n_experts), size, n_experts, sizes, least)
     amount = _BYTES.fullmatch(text)
     if amount is None:
@@ -95,7 +96,7 @@ def slots_per_layer(
             f"expert_cache {size!r}: unit {amount['unit']!r} is unknown; use one of "
             "B, kB, MB, GB, TB, KiB, MiB, GiB, TiB"
         )
-    room = math.floor(float(amount["number"]) * unit) - extra
+    room = math.floor(Fraction(amount["number"]) * unit) - extra
     slots = min(room // sum(sizes), n_experts)
     if slots < 1:
         raise InvalidInputError(f"expert_cache {size!r} is too small: {least}; give more")
