@@ -165,9 +165,10 @@ class _Rows:
     """The rows of a forward pass, each a token with one of its experts, grouped by expert."""
 
     def __init__(self, ids: NDArray[np.int32], n_experts: int, device: torch.device) -> None:
+        if ids.min() < 0 or ids.max() >= n_experts:
+            bad = ids.min() if ids.min() < 0 else ids.max()
+            raise InvalidInputError(f"the router chose expert {bad} of {n_experts}")
         count = np.bincount(ids, minlength=n_experts)
-        if len(count) > n_experts:
-            raise InvalidInputError(f"the router chose expert {len(count) - 1} of {n_experts}")
         used = np.flatnonzero(count)
         self.experts: list[int] = used.tolist()
         self.demand: list[int] = count[used].tolist()
