@@ -216,13 +216,18 @@ _NO_DIRECT = "its file system may not support O_DIRECT; load with direct_io=Fals
 
 def merged(ranges: tuple[ByteRange, ...]) -> list[_Read]:
     """Return the reads that serve these ranges, adjacent ones as one."""
-    reads: list[_Read] = []
+    groups: list[list[ByteRange]] = []
+    end = (-1, 0)
     for r in sorted(ranges, key=lambda r: (r.file, r.offset)):
-        if reads and (last := reads[-1]).file == r.file and last.offset + last.n_bytes == r.offset:
-            reads[-1] = _Read(last.file, last.offset, last.n_bytes + r.n_bytes, (*last.ranges, r))
+        if (r.file, r.offset) == end:
+            groups[-1].append(r)
         else:
-            reads.append(_Read(r.file, r.offset, r.n_bytes, (r,)))
-    return reads
+            groups.append([r])
+        end = (r.file, r.offset + r.n_bytes)
+    return [
+        _Read(group[0].file, group[0].offset, sum(r.n_bytes for r in group), tuple(group))
+        for group in groups
+    ]
 
 
 def _open(

@@ -104,25 +104,25 @@ def test_every_expert_arrives_bit_for_bit(
                 assert not experts.holds(slots[e], layer, (e + 1) % n_experts)
 
 
-@pytest.mark.parametrize("shift", [0, 3])
 @pytest.mark.parametrize(
-    ("stored", "run"),
+    ("stored", "run", "shift"),
     [
-        (torch.bfloat16, torch.float32),
-        (torch.float32, torch.bfloat16),
-        (torch.float16, torch.bfloat16),
-        (torch.float32, torch.float64),
-        (torch.float32, torch.float32),
+        (torch.bfloat16, torch.float32, 0),
+        (torch.bfloat16, torch.float32, 3),
+        (torch.float32, torch.bfloat16, 1),
+        (torch.float16, torch.bfloat16, 0),
+        (torch.float32, torch.float64, 0),
+        (torch.float32, torch.float32, 3),
     ],
 )
 def test_experts_arrive_in_the_run_dtype(
     case: Case, make: Callable[..., TinyExperts], stored: torch.dtype, run: torch.dtype, shift: int
 ) -> None:
     # The sizes go beyond one block of a conversion; shifted tensors start at odd bytes.
-    experts = make(stored=stored, run=run, n_experts=3, hidden=260, inner=200, shift=shift)
+    experts = make(stored=stored, run=run, n_experts=2, hidden=260, inner=200, shift=shift)
     with case.open(experts) as store:
-        slots = case.slots(experts, 3)
-        for layer, e in product(range(2), range(3)):
+        slots = case.slots(experts, 2)
+        for layer, e in product(range(2), range(2)):
             store.fetch(layer, e, slots[e]).wait()
             assert experts.holds(slots[e], layer, e)
 
