@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +90,7 @@ class Comparison:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--model", type=Path, help="checkpoint folder (default: the shipped model)")
-    parser.add_argument("--tokens", type=int, default=64, help="tokens per prompt (default 64)")
+    parser.add_argument("--tokens", type=int, default=32, help="tokens per prompt (default 32)")
     parser.add_argument("--prompts", type=int, default=4, help="prompts (default 4, at most 4)")
     parser.add_argument("--write", action="store_true", help="write results/offload_bytes.txt, too")
     options = parser.parse_args()
@@ -100,7 +101,7 @@ def main() -> None:
     from specfit_runtime.demo_files import demo_prompts
 
     logging.disable_progress_bar()
-    logging.set_verbosity_error()  # that parameters are on disk is what is wanted here
+    getLogger("accelerate").setLevel("ERROR")  # that parameters are on disk is what is wanted
     model = options.model or demo_model()
     tokenizer = AutoTokenizer.from_pretrained(model)
     texts = demo_prompts()[: options.prompts]
