@@ -32,13 +32,13 @@ LEAST_MISS_RATIO, MOST_MISS_RATIO = 0.25, 8.0
 #: Predicted misses of a layer that make its own ratio weigh as much as the ratio of all layers.
 _LAYER_PRIOR = 8.0
 
-#: Standard deviation of the constant part of a pass that is expected beforehand, relative to a pass
-#: over one token, and the least noise that is believed of a pass.
-_CONSTANT_PRIOR, _LEAST_NOISE = 0.3, 0.02
+#: Standard deviations that are expected beforehand: of what every pass, and every token beyond the
+#: first, takes more than in proportion, relative to a pass over one token; and of what handling an
+#: expert costs, relative to bringing it in.
+_CONSTANT_PRIOR, _SLOPE_PRIOR, _HANDLING_PRIOR = 0.3, 0.03, 0.2
 
-#: Standard deviation, relative to bringing an expert in, that is expected beforehand of what
-#: handling it costs.
-_HANDLING_PRIOR = 0.2
+#: The least noise that is believed of a pass.
+_LEAST_NOISE = 0.02
 
 #: A cycle further off than this many robust standard deviations weighs less, by the square.
 _NEAR = 2.0
@@ -156,7 +156,7 @@ class OnlineCorrection:
     Parameters
     ----------
     base : CostModel
-        Of a pass without drafting, as :meth:`RuntimeProfile.cost_model` gives it: its
+        Of a pass without drafting, as :meth:`~specfit_runtime.RuntimeProfile.cost_model` gives it: its
         ``expert_time`` must tell the layers apart and its ``resident_time`` be 0, because a
         measured pass includes what resident experts cost.
     draft_time : sequence of float
@@ -177,9 +177,10 @@ class OnlineCorrection:
     :math:`m_l` the predicted and :math:`r_l` the realised misses of a layer and
     :math:`x = \sum_l r_l t_l`, learned are
 
-    * compute: :math:`s\,(g(n) + c\,x) + a + d\,x` with :math:`c` the share of handling, by least
-      squares over the last ``WINDOW`` cycles, in relative terms, reweighted so that cycles far off
-      hardly count; :math:`a` is held to the order of :math:`0.3\,g(1)`, :math:`d` to 0.2;
+    * compute: :math:`s\,(g(n) + c\,x) + a + b\,(n - 1) + d\,x` with :math:`c` the share of
+      handling, by least squares over the last ``WINDOW`` cycles, in relative terms, reweighted so
+      that cycles far off hardly count; :math:`a` is held to the order of :math:`0.3\,g(1)`,
+      :math:`b` to :math:`0.03\,g(1)`, :math:`d` to 0.2;
     * transfer: :math:`\tau`, the interquartile mean ratio of waiting to :math:`x`; prefetching and
       overlap show here;
     * misses: :math:`\rho_l`, realised over predicted, with exponential forgetting; a layer that
@@ -253,7 +254,7 @@ class OnlineCorrection:
         ----------
         profile : RuntimeProfile
         form : {"affine", "table"}
-            See :meth:`RuntimeProfile.cost_model`.
+            See :meth:`~specfit_runtime.RuntimeProfile.cost_model`.
         """
         return cls(
             profile.cost_model(form=form), profile.draft_time, handling=profile.handling_share
@@ -333,8 +334,7 @@ class OnlineCorrection:
             If ``level`` is not a positive whole number.
         """
         level = checked_whole(level, "level", 1)
-        drafting = self._drafts[min(level, len(self._drafts)) - 1].value if self._drafts else 0.0
-        return drafting + self._search.value
+        return self._draft_seconds(level) + self._search.value
 
     def predict(self, n_nodes: int, misses: ArrayLike, levels: int = 0) -> float:
         """Return the seconds that a cycle is expected to take.
@@ -354,18 +354,27 @@ class OnlineCorrection:
         """
         loads = np.asarray(misses, dtype=np.float64)
         transfer = self.expert_scale * float((loads * self._ratio) @ self._layer_time)
-        drafting = sum(self.level_time(level) for level in range(1, levels + 1))
-        return self._compute.seconds(n_nodes) + transfer + drafting + self._other.value
+        drafting = sum(self._draft_seconds(level) for level in range(1, levels + 1))
+        drafting += levels * self._search.value
+        model = self.cost_model()
+        time = model.node_time
+        passing = time * n_nodes if isinstance(time, float) else float(time[n_nodes])
+        return model.fixed_time + passing + transfer + drafting
 
     @property
     def compute_scale(self) -> float:
-        """Measured over calibrated time of a pass, apart from :attr:`compute_constant`."""
+        """Measured over calibrated time of a pass, apart from what follows."""
         return self._compute.scale
 
     @property
     def compute_constant(self) -> float:
         """Seconds that every pass takes beyond the scaled ones; may be negative."""
         return self._compute.constant
+
+    @property
+    def compute_slope(self) -> float:
+        """Seconds that every token after the first takes beyond that; may be negative."""
+        return self._compute.slope
 
     @property
     def transfer_scale(self) -> float:
@@ -399,6 +408,9 @@ class OnlineCorrection:
     def base_error(self) -> CycleTimeError:
         """Return how the uncorrected profile would have compared."""
         return self._error(1)
+
+    def _draft_seconds(self, level: int) -> float:
+        return self._drafts[min(level, len(self._drafts)) - 1].value if self._drafts else 0.0
 
     def _error(self, which: int) -> CycleTimeError:
         predicted, relative = self._sums[which]
@@ -441,38 +453,49 @@ class OnlineCorrection:
 
 
 class _ComputeFit:
-    """Fits compute = s * (base(n) + c * x) + a + d * x over the last cycles, in relative terms.
+    """Fits compute = s * (g(n) + c * x) + a + b * (n - 1) + d * x, in relative terms.
 
-    ``x`` are the seconds that bringing in the missed experts should have taken, ``c`` the share of
-    them that handling has by the profile.
+    ``g`` is the base model's time of a pass, ``x`` are the seconds that bringing in the missed
+    experts should have taken, ``c`` is the share of them that handling has by the profile.
     """
 
     def __init__(self, base: CostModel, handling: float) -> None:
         self._base = base
         self.scale = 1.0
-        self._relative = 0.0  # a over base(1)
+        # The rest in units of g(1); d as it is.
+        self._constant = self._slope = self._extra = 0.0
         self._handling = handling
-        self._extra = 0.0  # of handling, beyond what the profile says
         table = base.node_time
+        #: The sizes of a table that are allowed, if its time does not fall over them.
+        self._rising: NDArray[np.intp] | None = None
+        if not isinstance(table, float):
+            allowed = 1 + np.flatnonzero(np.isfinite(table[1:]))
+            if (np.diff(table[allowed]) >= 0.0).all():
+                self._rising = allowed
         # What the profile says, as three passes of different size.
         last = 64 if isinstance(table, float) else len(table) - 1
         sizes = [n for n in (1, max(1, last // 4), last) if 0 < self.base_seconds(n) < math.inf]
         # The time of one token, or of the least pass that is allowed.
         self._unit = self.base_seconds(sizes[0]) if sizes else 0.0
-        # A row per cycle: what is to be multiplied by s, a and d, over base(n).
-        self._rows = np.zeros((WINDOW, 3))
+        # A row per cycle: what is to be multiplied by s, a, b and d, over g(n).
+        self._rows = np.zeros((WINDOW, 4))
         self._rows[:, 0] = 1.0
         self._seconds = np.ones(WINDOW)
         self._used = len(sizes)
+        self._next = self._used % WINDOW
         self._seen = False
         self._stale = False
-        self._next = self._used % WINDOW
         for i, n in enumerate(sizes):
-            self._rows[i, 1] = self._unit / self.base_seconds(n)
+            unit = self._unit / self.base_seconds(n)
+            self._rows[i, 1:3] = unit, unit * (n - 1)
 
     @property
     def constant(self) -> float:
-        return self._relative * self._unit
+        return self._constant * self._unit
+
+    @property
+    def slope(self) -> float:
+        return self._slope * self._unit
 
     @property
     def handling(self) -> float:
@@ -484,31 +507,35 @@ class _ComputeFit:
         node_time = time * n_nodes if isinstance(time, float) else float(time[n_nodes])
         return self._base.fixed_time + node_time
 
-    def seconds(self, n_nodes: int) -> float:
-        """Return the time of a pass that misses nothing."""
-        return max(0.0, self.scale * self.base_seconds(n_nodes) + self.constant)
-
     def corrected(self) -> tuple[float, float | NDArray[np.float64]]:
-        """Return the corrected fixed time and node time."""
+        """Return the corrected fixed time and node time of a pass that misses nothing."""
         fixed, time = self.scale * self._base.fixed_time, self._base.node_time
         if isinstance(time, float):
-            return max(0.0, fixed + self.constant), self.scale * time
-        if self.constant >= 0.0:
-            return fixed + self.constant, self.scale * time
-        return fixed, np.maximum(self.scale * time + self.constant, 0.0)
+            slope = max(0.0, self.scale * time + self.slope)
+            # Through the time of one token, the size that is seen most often.
+            first = fixed + self.scale * time + self.constant
+            return max(0.0, first - slope), slope
+        table = self.scale * time + self.constant
+        table += self.slope * np.arange(-1.0, len(table) - 1.0)
+        np.maximum(table, 0.0, out=table)
+        if self._rising is not None:
+            # Where more tokens took no less time, they do not now.
+            table[self._rising] = np.maximum.accumulate(table[self._rising])
+        return fixed, table
 
     def add(self, n_nodes: int, seconds: float, moving: float) -> None:
         base = self.base_seconds(n_nodes)
         if not 0.0 < base < math.inf:
             return
+        x, unit = moving / base, self._unit / base
         if not self._seen:
             # The profile is given a say on passes like this one, whatever they miss.
             self._seen = True
             first = slice(0, self._used)
-            self._rows[first, 2] = moving / base
-            self._rows[first, 0] = self._seconds[first] = 1.0 + self._handling * moving / base
+            self._rows[first, 3] = x
+            self._rows[first, 0] = self._seconds[first] = 1.0 + self._handling * x
         at = self._next
-        self._rows[at] = (1.0 + self._handling * moving / base, self._unit / base, moving / base)
+        self._rows[at] = (1.0 + self._handling * x, unit, unit * (n_nodes - 1), x)
         self._seconds[at] = seconds / base
         self._next = (at + 1) % WINDOW
         self._used = min(self._used + 1, WINDOW)
@@ -520,7 +547,7 @@ class _ComputeFit:
             return
         self._stale = False
         rows, y = self._rows[: self._used], self._seconds[: self._used]
-        residual = y - rows @ (self.scale, self._relative, self._extra)
+        residual = y - rows @ (self.scale, self._constant, self._slope, self._extra)
         half = self._used // 2
         # Spread about the median, not about the estimate: one that outliers have dragged along
         # would call every good cycle as far off as they are, and stay where it is.
@@ -531,17 +558,17 @@ class _ComputeFit:
         weighted = (rows * np.square(near / np.maximum(residual, near))[:, None]).T
         normal = weighted @ rows
         right = weighted @ y
-        normal[1, 1] += (noise / (_CONSTANT_PRIOR * self.scale)) ** 2
-        normal[2, 2] += (noise / (_HANDLING_PRIOR * self.scale)) ** 2
-        scale, relative, extra = np.linalg.solve(normal, right).tolist()
-        if scale * self._handling + extra < 0.0:
+        hold = (noise / self.scale) ** 2
+        for i, prior in enumerate((_CONSTANT_PRIOR, _SLOPE_PRIOR, _HANDLING_PRIOR), 1):
+            normal[i, i] += hold / prior**2
+        found = np.linalg.solve(normal, right).tolist()
+        if found[0] * self._handling + found[3] < 0.0:
             # Missing an expert makes no pass quicker: the best fit with d = -s * c.
-            onto = np.array([[1.0, 0.0], [0.0, 1.0], [-self._handling, 0.0]])
-            scale, relative = np.linalg.solve(onto.T @ normal @ onto, onto.T @ right).tolist()
-            extra = -scale * self._handling
-        if not scale > 0.0:
-            # A line through the origin at least; the rest cannot stand for all of a pass.
-            scale, relative, extra = float(right[0] / normal[0, 0]), 0.0, 0.0
-        self.scale = min(max(scale, 1.0 / MOST_SCALE), MOST_SCALE)
-        self._relative = relative
-        self._extra = extra
+            onto = np.eye(4, 3)
+            onto[3, 0] = -self._handling
+            found = (onto @ np.linalg.solve(onto.T @ normal @ onto, onto.T @ right)).tolist()
+        if not found[0] > 0.0:
+            # In proportion at least; the rest cannot stand for all of a pass.
+            found = [float(right[0] / normal[0, 0]), 0.0, 0.0, 0.0]
+        self.scale = min(max(found[0], 1.0 / MOST_SCALE), MOST_SCALE)
+        self._constant, self._slope, self._extra = found[1:]

@@ -36,6 +36,7 @@ class RecentAverage:
     def __init__(self, window: int, start: tuple[float, ...] = ()) -> None:
         self._recent: deque[float] = deque(start, maxlen=window)
         self._sorted = sorted(self._recent)
+        self._value: float | None = None
 
     def __len__(self) -> int:
         return len(self._recent)
@@ -46,10 +47,16 @@ class RecentAverage:
             self._sorted.remove(self._recent[0])
         self._recent.append(value)
         insort(self._sorted, value)
+        self._value = None
 
     @property
     def value(self) -> float:
         """The average; 0 before the first value."""
+        if self._value is None:
+            self._value = self._average()
+        return self._value
+
+    def _average(self) -> float:
         n = len(self._sorted)
         if n == 0:
             return 0.0

@@ -302,14 +302,41 @@ def test_a_constant_below_zero_comes_off_the_table() -> None:
     assert (np.diff(model.node_table(64)) >= 0.0).all()
 
 
+@pytest.mark.parametrize("slope", [0.0, 2e-4, 5e-3])
+@pytest.mark.parametrize("form", ["affine", "table"])
+def test_a_slope_that_was_calibrated_badly_is_mended(slope: float, form: str) -> None:
+    # A true pass takes 20 ms and 1 ms per token.
+    fixed, per_node = 0.021 - slope, slope
+    base = CostModel(fixed, per_node, EXPERT_TIME)
+    if form == "table":
+        base = CostModel(0.0, fixed + per_node * np.arange(65.0), EXPERT_TIME)
+    correction = decode(Machine(noise=0.03), 100, OnlineCorrection(base))
+    model = correction.cost_model()
+    for n in (1, 8, 20, 40):
+        assert compute(model, n) == pytest.approx(TABLE[n], rel=0.1)
+
+
+def test_a_table_that_falls_may_go_on_falling() -> None:
+    # A kernel for tiles of eight: full tiles are quicker than one token less.
+    table = TABLE + np.where(np.arange(65) % 8 == 7, 0.01, 0.0)
+    correction = OnlineCorrection(CostModel(0.0, table, EXPERT_TIME))
+    for i in range(60):
+        n = (1, 7, 8, 16)[i % 4]
+        correction.update(CycleMeasurement(n, [0.0] * L, [0.0] * L, 2.0 * table[n]))
+    assert correction.cost_model().node_table(64)[1:] == pytest.approx(2.0 * table[1:], rel=0.02)
+
+
 def test_forbidden_sizes_stay_forbidden() -> None:
     table = np.where(np.arange(65) > 16, math.inf, TABLE)
-    correction = decode(Machine(scale=2.0, sizes=(1, 8, 20)), 60, OnlineCorrection(
-        CostModel(0.0, table, EXPERT_TIME)
-    ))
+    base = CostModel(0.0, table, EXPERT_TIME)
+    correction = decode(Machine(scale=2.0, sizes=(1, 8, 20)), 60, OnlineCorrection(base))
     model = correction.cost_model()
     assert math.isinf(model.node_table(64)[17])
+    gap = np.where(np.arange(65) == 5, math.inf, TABLE)
+    correction = decode(Machine(sizes=(1, 8)), 60, OnlineCorrection(CostModel(0, gap, EXPERT_TIME)))
+    assert np.flatnonzero(np.isinf(correction.cost_model().node_table(64))).tolist() == [5]
     assert compute(model, 8) == pytest.approx(2.0 * TABLE[8], rel=0.1)
+    correction = decode(Machine(scale=2.0, sizes=(1, 8, 20)), 60, OnlineCorrection(base))
     # Nothing was predicted of the cycles of a forbidden size.
     assert 0 < correction.error().cycles < 60
     assert math.isfinite(correction.error().predicted_seconds)
