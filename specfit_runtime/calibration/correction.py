@@ -156,8 +156,8 @@ class OnlineCorrection:
     Parameters
     ----------
     base : CostModel
-        Of a pass without drafting, as :meth:`~specfit_runtime.RuntimeProfile.cost_model` gives it: its
-        ``expert_time`` must tell the layers apart and its ``resident_time`` be 0, because a
+        Of a pass without drafting, as :meth:`~specfit_runtime.RuntimeProfile.cost_model` gives it:
+        its ``expert_time`` must tell the layers apart and its ``resident_time`` be 0, because a
         measured pass includes what resident experts cost.
     draft_time : sequence of float
         Seconds per drafted level as calibrated; empty if unknown.
