@@ -61,17 +61,17 @@ class SpecFit:
     Raises
     ------
     InvalidInputError
-        If a name is unknown, a profile cannot be read, or the policy drafts and there is no drafter.
+        If a name is unknown, a profile cannot be read, or the policy drafts and no drafter is given.
 
     Notes
     -----
-    One object serves one model at a time. What it learns (acceptance, routing, costs) stays from one
-    text to the next, and is dropped when another model is decoded or by :meth:`forget`.
+    One object serves one model at a time. What it learns (acceptance, routing, costs) stays from
+    one text to the next, and is dropped when another model is decoded or by :meth:`forget`.
 
-    The text is the target's own: each token is chosen from the target's scores exactly as `generate`
-    chooses it, greedily or with the same draw of the random generator. A pass over several tokens
-    adds in another order than passes over one, so the scores agree to rounding: in float32 the tokens
-    are the same, in bfloat16 near-ties may fall the other way.
+    The text is the target's own: each token is chosen from the target's scores exactly as
+    `generate` chooses it, greedily or with the same draw of the random generator. A pass over
+    several tokens adds in another order than passes over one, so the scores agree to rounding: in
+    float32 the tokens are the same, in bfloat16 near-ties may fall the other way.
 
     Examples
     --------
@@ -251,7 +251,7 @@ def _report(
         prompt_tokens=request.input_ids.shape[1],
         prefill=loop.prefill,
         cycles=tuple(loop.cycles),
-        cost_source=None if profile is None else f"profile {profile.name}, corrected while decoding",
+        cost_source=None if profile is None else f"profile {profile.name}, corrected meanwhile",
         assumptions=(drafter.assumption,) if drafter is not None and drafter.assumption else (),
         warnings=(drafter.warning,) if drafter is not None and drafter.warning else (),
     )

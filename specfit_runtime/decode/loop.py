@@ -147,6 +147,9 @@ class DecodeLoop:
             self._prefetcher.issue(cache, view.experts()[nodes])
         chosen = perf_counter()
         result = self._session.verify(tokens, parent)
+        if self._offload.device.type == "cuda":
+            # Else what the device still computes would be charged to whatever reads a result first.
+            torch.cuda.synchronize(self._offload.device)
         verified = perf_counter()
         waited = (cache.counters() - before).wait_seconds
         taken = self._accept(result, tokens, parent)
@@ -236,7 +239,9 @@ class DecodeLoop:
             levels = min(levels, self._session.room - 1)
         return max(levels, 0)
 
-    def _accept(self, result: ForwardResult, tokens: Sequence[int], parent: Sequence[int]) -> Accepted:
+    def _accept(
+        self, result: ForwardResult, tokens: Sequence[int], parent: Sequence[int]
+    ) -> Accepted:
         """Commit tokens to the text, and hand them on."""
         request = self._request
         done = self.ids.shape[1] - request.input_ids.shape[1]

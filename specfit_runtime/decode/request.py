@@ -72,13 +72,13 @@ class Request:
         if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
             raise InvalidInputError(
                 f"SpecFit decodes greedily or by sampling, and generate was asked for "
-                f"{mode.value.replace('_', ' ')}; set num_beams=1 and leave other decoding modes off"
+                f"{mode.value.replace('_', ' ')}; set num_beams=1 and leave other modes off"
             )
         returns_dict = bool(generation_config.return_dict_in_generate)
         for name in ("output_attentions", "output_hidden_states"):
             if returns_dict and getattr(generation_config, name, False):
                 raise InvalidInputError(
-                    f"{name}=True: a pass over a tree has no one-token steps to return; leave it off"
+                    f"{name}=True: a pass over a tree has no steps of one token; leave it off"
                 )
         if (generation_config.guidance_scale or 1) != 1:
             raise InvalidInputError(
