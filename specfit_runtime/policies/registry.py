@@ -36,6 +36,11 @@ class DraftView(ABC):
 
     @property
     @abstractmethod
+    def prob(self) -> NDArray[np.float64]:
+        """The drafter's own probability of each node given its parent, shape (n,); 1: the root."""
+
+    @property
+    @abstractmethod
     def path_prob(self) -> NDArray[np.float64]:
         """Calibrated probability that a node and all its ancestors are accepted, shape (n,).
 
@@ -264,6 +269,11 @@ class PolicyKind:
     summary: str
     source: str
     default: int | None = None
+
+    @property
+    def default_name(self) -> str:
+        """The name with the default number: ``chain-4``."""
+        return self.name if self.default is None else f"{self.name[:-1]}{self.default}"
 
     def parse(self, name: str) -> tuple[int | None] | None:
         """Return the number that ``name`` stands for in a tuple, or None if it is another kind's.
