@@ -14,6 +14,7 @@ from tiny_models import tiny_model, tiny_prompt
 from transformers import DynamicCache
 from tree_decoding import Plain, path_to, random_parents
 
+from specfit_runtime import load_offloaded, offload_of
 from specfit_runtime.errors import InvalidInputError
 from specfit_runtime.verify import TargetSession, session, tree_mask
 
@@ -137,6 +138,23 @@ def test_the_routing_of_every_node_is_reported(model_of, kind):
             Plain(model).read([*prompt[0].tolist(), *path])
         assert (record.experts()[:9] == first.experts).all()
         assert (record.experts()[-1] == result.experts[v]).all()
+
+
+def test_an_offloaded_model_records_its_own_routing(model_of, tiny_folder):
+    stock = model_of("mixtral", "sdpa")
+    with pytest.raises(InvalidInputError, match="load_offloaded"):
+        TargetSession(stock)
+    offloaded = load_offloaded(tiny_folder("mixtral"), expert_cache=2)
+    rng = np.random.default_rng(1)
+    tokens, parent = rng.integers(VOCABULARY, size=12).tolist(), random_parents(12, rng)
+    with offload_of(offloaded):
+        ours, theirs = TargetSession(offloaded), new_session(stock)
+        for result, expected in (
+            (ours.prefill(tiny_prompt(9)), theirs.prefill(tiny_prompt(9))),
+            (ours.verify(tokens, parent), theirs.verify(tokens, parent)),
+        ):
+            assert torch.equal(result.logits, expected.logits)
+            assert (result.experts == expected.experts).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
