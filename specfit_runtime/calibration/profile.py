@@ -464,6 +464,26 @@ class RuntimeProfile:
                 "calibrate this one, or give the profile that belongs to it"
             )
 
+    def check_drafter(self, drafter: str | None) -> None:
+        """Check that draft times were measured with the kind of drafter at hand.
+
+        Parameters
+        ----------
+        drafter : str or None
+            Its name, such as ``"eagle3"``; None, no drafter, fits every profile.
+
+        Raises
+        ------
+        InvalidInputError
+            If another kind was measured, or none.
+        """
+        if drafter is not None and drafter != self.drafter:
+            measured = "without a drafter" if self.drafter is None else f"with {self.drafter}"
+            raise InvalidInputError(
+                f"profile {self.name} was measured {measured}, so it does not know what drafting "
+                f"with {drafter} takes; calibrate with that drafter"
+            )
+
     def replace(self, **changes: Any) -> RuntimeProfile:
         """Return a copy with some attributes changed, checked afresh."""
         return replace(self, **changes)

@@ -413,3 +413,20 @@ def test_another_set_up_is_refused(changes: dict[str, Any], message: str) -> Non
     with pytest.raises(InvalidInputError, match=message) as caught:
         profile().check_fits(offload(**changes))
     assert "profile tiny on disk was measured on another set-up" in str(caught.value)
+
+
+def test_draft_times_are_of_one_kind_of_drafter() -> None:
+    profile().check_drafter("eagle3")
+    profile().check_drafter(None)
+    with pytest.raises(InvalidInputError, match="measured with eagle3, so it does not know what"):
+        profile().check_drafter("lm")
+    without = profile(
+        drafter=None,
+        draft_top_k=0,
+        draft_width=0,
+        draft_time=(),
+        draft_quartiles=Quartiles((), (), ()),
+    )
+    without.check_drafter(None)
+    with pytest.raises(InvalidInputError, match="measured without a drafter, so it does not know"):
+        without.check_drafter("prompt-lookup")
