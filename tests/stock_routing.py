@@ -47,4 +47,4 @@ class StockRecord:
 
     def experts(self) -> NDArray[np.int32]:
         layers = [torch.cat(heard) for heard in self.heard]
-        return torch.stack(layers, dim=1).to(torch.int32).numpy()
+        return torch.stack(layers, dim=1).to("cpu", torch.int32).numpy()

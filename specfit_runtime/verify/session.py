@@ -103,6 +103,7 @@ class TargetSession:
         self._attention = transformers_api.attention_of(model)
         require_mask_format(self._attention)
         transformers_api.cache_argument(model)
+        transformers_api.require_fixed_frequencies(config)
         self._layers = transformers_api.attention_layers(config)
         for i in feature_layers:
             if not 0 <= i <= config.num_hidden_layers:

@@ -36,6 +36,7 @@ __all__ = [
     "keeping_past",
     "new_cache",
     "read_generate_arguments",
+    "require_fixed_frequencies",
     "slides",
     "text_config",
 ]
@@ -110,6 +111,27 @@ def attention_layers(config: Any) -> tuple[tuple[str, int | None], ...]:
             )
         layers.append((kind, window if kind == "sliding_attention" else None))
     return tuple(layers)
+
+
+def require_fixed_frequencies(config: Any) -> None:
+    """Check that a token's rotary embedding does not depend on what else is in its pass.
+
+    Raises
+    ------
+    InvalidInputError
+        For ``longrope``, which has other frequencies for passes that reach beyond the original
+        context. A tree that crosses it would turn its root, too, by the other frequencies. (The
+        type ``dynamic`` changes them beyond the stated context alone, which no session leaves.)
+    """
+    parameters = getattr(config, "rope_parameters", None) or {}
+    per_type = [value for value in parameters.values() if isinstance(value, dict)]
+    for rope in (parameters, *per_type):
+        if rope.get("rope_type") == "longrope":
+            raise InvalidInputError(
+                f"this {config.model_type} model has rotary embeddings of type 'longrope', whose "
+                "frequencies change with the length of a pass; a tree would not give what plain "
+                "decoding does"
+            )
 
 
 def new_cache(model: nn.Module) -> DynamicCache:

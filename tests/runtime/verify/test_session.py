@@ -280,6 +280,24 @@ def test_prefill_may_follow_decoding(model_of, kind):
     assert_same_cache(target.cache, reader.cache, FP32)
 
 
+@pytest.mark.parametrize("windowed", ["qwen3_moe", "gpt_oss"])
+def test_a_pass_in_inference_mode_is_committed_outside_of_it(model_of, windowed):
+    # Tensors made in inference mode can be written to in inference mode only.
+    target = new_session(model_of(windowed))
+    reader = Plain(model_of(windowed))
+    prompt = tiny_prompt(12)
+    with torch.inference_mode():
+        target.prefill(prompt)
+        target.verify([1, 2, 3, 4], [-1, 0, 0, 2])
+    target.commit([0, 2, 3])
+    reader.read([*prompt[0].tolist(), 1, 3, 4])
+    assert_same_cache(target.cache, reader.cache, FP32)
+    target.verify([5, 6], [-1, 0])
+    target.commit([0])
+    reader.read([5])
+    assert_same_cache(target.cache, reader.cache, FP32)
+
+
 def test_a_chain_prefix_is_kept_by_slicing(model_of):
     target = new_session(model_of("qwen3_moe"))
     target.prefill(tiny_prompt(6))
@@ -542,6 +560,19 @@ class TestRefusals:
         other.read([1, 2])
         with pytest.raises(InvalidInputError, match="2 layers but the model 3"):
             new_session(model_of("qwen3_moe"), cache=other.cache)
+
+    def test_positions_that_depend_on_the_length_of_the_pass(self):
+        factors = {"long_factor": [2.0] * 6, "short_factor": [1.0] * 6, "rope_theta": 1e4}
+        model = tiny_model(
+            "mixtral",
+            rope_parameters={
+                "rope_type": "longrope",
+                "original_max_position_embeddings": 16,
+                **factors,
+            },
+        )
+        with pytest.raises(InvalidInputError, match="of type 'longrope', whose frequencies"):
+            new_session(model)
 
     def test_attention_that_takes_no_tree(self, model_of):
         model = copy.copy(model_of("qwen3_moe"))
