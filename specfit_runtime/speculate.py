@@ -213,12 +213,14 @@ class SpecFit:
         profile = self._profile
         if profile is not None:
             profile.check_fits(offload)
+            if drafter is not None and policy.priced:
+                profile.check_drafter(drafter.name)
         elif policy.priced:
             profile = calibrate(model, drafter, quick=True)
         correction = None
         if profile is not None and policy.priced:
             # The line, because a table would have to cover every size that a tree may grow to.
-            correction = OnlineCorrection(profile.cost_model(form="affine"), profile.draft_time)
+            correction = OnlineCorrection.of(profile, form="affine")
         learned = Learned(
             policy, drafter, self._predictor, AcceptanceCalibrator(), profile, correction
         )

@@ -15,7 +15,7 @@ from specfit_runtime.policies import POLICIES
 from specfit_runtime.stores import STORES
 
 NEW_TOKENS = 64
-POLICY_NAMES = [kind.name.replace("K", "4").replace("N", "60") for kind in POLICIES.values()]
+POLICY_NAMES = [kind.default_name for kind in POLICIES.values()]
 ON_CPU = [kind.name for kind in STORES.values() if not kind.needs_cuda]
 #: One slot per layer, some, all.
 CACHES: list[int | float] = [1, 0.4, 1.0]
