@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock, RLock
@@ -104,8 +104,7 @@ class Offload:
             yield record
         finally:
             with self.lock:
-                # By identity: two records may be equally long.
-                self._records = [other for other in self._records if other is not record]
+                self._records.remove(record)
 
     def record_routing(self, layer: int, routing: NDArray[np.int32]) -> None:
         """Note the experts of a layer's forward pass, shape (T, k), before they are computed.
@@ -294,7 +293,7 @@ def load_offloaded(
         attn_implementation=attn_implementation,
         experts_implementation=EXPERTS_IMPLEMENTATION,
     )
-    modules = experts_modules(built, family)
+    experts_modules(built, family)  # here, because what follows is dearer
     filling = plan_filling(built, checkpoint, family, taken)
     _load_generation_config(built, folder)
     # What is cheap to find wrong comes before what takes long to read.
@@ -307,22 +306,73 @@ def load_offloaded(
         link_bandwidth=link_bandwidth,
     )
     try:
-        cache = ExpertCache(opened, slots, policy=cache_policy, scratch=scratch, device=target)
+        attach_experts(
+            built,
+            family,
+            opened,
+            slots,
+            cache_policy=cache_policy,
+            scratch=scratch,
+            source=os.fspath(folder),
+        )
         fill_skeleton(built, checkpoint, family, filling, device=target, dtype=run_dtype)
     except BaseException:
         opened.close()
         raise
     # There is no gradient to the experts, so none may be asked of the rest by accident.
     built.requires_grad_(False).eval()
-    offload = Offload(family, opened, cache)
+    return built
+
+
+def attach_experts(
+    model: Any,
+    family: ExpertFamily,
+    store: ExpertStore,
+    slots: Sequence[int],
+    *,
+    cache_policy: str = "lru",
+    scratch: int,
+    source: str,
+) -> Offload:
+    """Serve the experts of a skeleton from a store.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        From :func:`~specfit_runtime.skeleton.build_skeleton` with this experts implementation;
+        changed in place. Whether its other parameters are filled already does not matter.
+    family : ExpertFamily
+    store : ExpertStore
+        Open; belongs to the model from now on.
+    slots : sequence of int, shape (L,)
+        Experts per layer that stay in fast memory.
+    cache_policy : str
+    scratch : int
+        Slots of the scratch slab.
+    source : str
+        Where the experts are, for messages.
+
+    Returns
+    -------
+    Offload
+        The same as :func:`offload_of` gives.
+
+    Raises
+    ------
+    InvalidInputError
+        If the slots do not fit into memory, or an argument is out of range. The store stays open.
+    """
+    modules = experts_modules(model, family)
+    cache = ExpertCache(store, slots, policy=cache_policy, scratch=scratch, device=store.device)
+    offload = Offload(family, store, cache)
     for layer, module in enumerate(modules):
         module._specfit = ExpertLayer(offload, layer)  # type: ignore[assignment]
         module.register_forward_pre_hook(_check_implementation)
         _guard_conversion(module, offload, has_weights=False)
-    _guard_conversion(built, offload, has_weights=True)
-    built.save_pretrained = _Unsaveable(folder)
-    built._specfit_offload = offload
-    return built
+    _guard_conversion(model, offload, has_weights=True)
+    model.save_pretrained = _Unsaveable(source)
+    model._specfit_offload = offload
+    return offload
 
 
 def offload_of(model: Any) -> Offload:
@@ -415,13 +465,13 @@ def _check_implementation(module: nn.Module, args: Any) -> None:
 class _Unsaveable:
     """Stands for ``save_pretrained`` of a model that does not hold its experts."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, source: str) -> None:
+        self._source = source
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise InvalidInputError(
             "an offloaded model cannot be saved: its experts are not in it; they are, unchanged, "
-            f"in {self._folder}"
+            f"in {self._source}"
         )
 
 

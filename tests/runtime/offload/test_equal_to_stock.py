@@ -96,7 +96,12 @@ def test_both_kinds_of_attention(tiny_folder: Any, stock: Any, attention: str) -
 
 
 @pytest.mark.parametrize(
-    ("stored", "run"), [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)]
+    ("stored", "run"),
+    [
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.bfloat16),
+        (torch.float32, torch.float16),  # in which gpt_oss keeps its norms in float32
+    ],
 )
 @pytest.mark.parametrize("model_type", ["glm4_moe", "gpt_oss"])
 def test_running_in_another_type_than_the_checkpoint(

@@ -14,7 +14,8 @@ import torch
 from safetensors import safe_open
 from tiny_models import MODEL_TYPES, tiny_prompt
 
-from specfit_runtime import load_offloaded, offload_of
+from specfit_runtime import StoreError, load_offloaded, offload_of
+from specfit_runtime.stores import open_store
 
 needs_proc = pytest.mark.skipif(
     not Path("/proc/self/maps").exists(), reason="reads /proc, which only Linux has"
@@ -52,6 +53,29 @@ def test_rotary_frequencies_are_not_rounded(tiny_folder: Any, dtype: torch.dtype
     for name in exact:
         assert buffers[name].dtype == torch.float32
         assert torch.equal(buffers[name], exact[name])
+
+
+def test_other_threads_make_real_modules_meanwhile(
+    tiny_folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    make = AutoModelForCausalLM.from_config
+    made = []
+
+    def and_another(*args: Any, **options: Any) -> Any:
+        def other() -> None:
+            made.append(torch.nn.Linear(2, 3))
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        return make(*args, **options)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_config", and_another)
+    load_offloaded(tiny_folder("mixtral"))
+    assert not made[0].weight.is_meta
+    assert not torch.nn.Linear(2, 3).weight.is_meta  # nor later
 
 
 def test_slots_hold_what_was_asked_for(tiny_folder: Any) -> None:
@@ -119,16 +143,22 @@ def test_a_dropped_model_is_closed(tiny_folder: Any) -> None:
     assert our_threads() == before
 
 
-def test_nothing_is_left_open_when_loading_fails_late(
+def test_the_store_is_closed_when_loading_fails_late(
     tiny_folder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gc.collect()
-    before = our_threads()
+    opened = []
+
+    def open_and_keep(*args: Any, **options: Any) -> Any:
+        opened.append(open_store(*args, **options))
+        return opened[0]
 
     def refuse(*args: Any, **options: Any) -> None:
         raise MemoryError("no room for the slots")
 
+    monkeypatch.setattr("specfit_runtime.offload.open_store", open_and_keep)
     monkeypatch.setattr("specfit_runtime.offload.ExpertCache", refuse)
     with pytest.raises(MemoryError, match="no room"):
         load_offloaded(tiny_folder("mixtral"))
-    assert our_threads() == before
+    (store,) = opened
+    with pytest.raises(StoreError, match="closed"):
+        store.fetch(0, 0, torch.empty(store.index.layouts[0].n_elements))
