@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from edit_checkpoint import copy_of, edit_json, edit_tensors
-from safetensors.torch import load_file
+from edit_checkpoint import copy_of, edit_json, edit_tensors, shards_of
+from safetensors.torch import load_file, save_file
 from tiny_models import MODEL_TYPES, VARIANTS, deal_out, layouts, tiny_config, tiny_model
 
 from specfit_runtime.checkpoint import Checkpoint, ExpertIndex, index_experts
@@ -321,3 +322,16 @@ def test_folders_without_usable_weights(tmp_path: Path, name: str, said: str) ->
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(CheckpointError, match=said):
         Checkpoint(tmp_path)
+
+
+def test_of_two_copies_the_one_counts_that_the_index_names(
+    tiny_folder: Any, tmp_path: Path
+) -> None:
+    folder = sharded(tiny_folder, tmp_path)
+    place = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    key = "model.layers.0.mlp.experts.0.up_proj.weight"
+    for path in shards_of(folder):
+        if path.name != place[key]:
+            stale = {**load_file(path), key: torch.zeros(16, 48)}
+            save_file(stale, path, metadata={"format": "pt"})
+    assert_holds(index_of(folder, "qwen3_moe")[0], tiny_model("qwen3_moe"))
