@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import torch
 
+from ..errors import InvalidInputError
 from ._host_memory import allocate, check_room
 from ._reader import RecordReader
 
@@ -44,3 +46,30 @@ def load_slabs(index: ExpertIndex, store: str, threads: int) -> tuple[torch.Tens
         pool.shutdown(wait=True, cancel_futures=True)
         reader.close()
     return slabs
+
+
+def checked_slabs(index: ExpertIndex, slabs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Return slabs that were made elsewhere, if they hold what the index says.
+
+    Raises
+    ------
+    InvalidInputError
+        If their number or one's shape, dtype, device or strides are not those of the index.
+    """
+    if len(slabs) != index.n_layers:
+        raise InvalidInputError(
+            f"{len(slabs)} slabs for {index.n_layers} MoE layers; give one per layer"
+        )
+    for layer, (slab, layout) in enumerate(zip(slabs, index.layouts, strict=True)):
+        shape = (index.n_experts, layout.n_elements)
+        if (
+            tuple(slab.shape) != shape
+            or slab.dtype != layout.dtype
+            or slab.device.type != "cpu"
+            or not slab.is_contiguous()
+        ):
+            raise InvalidInputError(
+                f"the slab of layer {layer} must be contiguous, of shape {shape}, {layout.dtype} "
+                f"and in host memory; got shape {tuple(slab.shape)}, {slab.dtype} on {slab.device}"
+            )
+    return tuple(slabs)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from specfit_opt._validate import frozen
 from ..errors import InvalidInputError, StoreError
 from ._check import check_fetch, checked_device
 from ._cuda import CopyStream, EventTicket, lock_pages, release
-from ._load import load_slabs
+from ._load import checked_slabs, load_slabs
 from ._meter import Meter
 from ._pool import CLOSED, checked_threads
 from .protocol import ExpertStore, StoreCounters, Ticket
@@ -58,18 +59,48 @@ class PinnedStore(ExpertStore):
         device: torch.device | str = "cuda",
         io_threads: int = 4,
     ) -> None:
-        self.index = index
-        self.device = checked_device(device)
-        if self.device.type != "cuda":
-            raise InvalidInputError(
-                'store "pinned" is for CUDA devices, which copy from page-locked memory by '
-                f'themselves; the device is {self.device}: use store="ram"'
-            )
-        threads = checked_threads(io_threads)
+        target, threads = _cuda_device(device), checked_threads(io_threads)
+        self._open(index, target, load_slabs(index, self.name, threads))
+
+    @classmethod
+    def from_slabs(
+        cls,
+        index: ExpertIndex,
+        slabs: Sequence[torch.Tensor],
+        *,
+        device: torch.device | str = "cuda",
+    ) -> Self:
+        """Return a store of experts that are in host memory already.
+
+        Parameters
+        ----------
+        index : ExpertIndex
+            Its byte ranges are not looked at.
+        slabs : sequence of Tensor, each of shape (E, n_elements)
+            One per layer, in the run dtype, no two of which share a page. They are page-locked
+            where they are until the store is closed, and may be filled later.
+        device : torch.device or str
+            A CUDA device.
+
+        Raises
+        ------
+        InvalidInputError
+            If a slab is not as the index says, or the device is not CUDA.
+        StoreError
+            If the memory cannot be page-locked.
+        """
+        store = cls.__new__(cls)
+        store._open(index, _cuda_device(device), checked_slabs(index, slabs))
+        return store
+
+    def _open(
+        self, index: ExpertIndex, device: torch.device, slabs: tuple[torch.Tensor, ...]
+    ) -> None:
+        self.index, self.device = index, device
         self._meter = Meter()
-        self._stream = CopyStream(self.device, self._meter)
-        self._slabs = load_slabs(index, self.name, threads)
-        self._release = weakref.finalize(self, release, self._stream, lock_pages(self._slabs))
+        self._stream = CopyStream(device, self._meter)
+        self._slabs = slabs
+        self._release = weakref.finalize(self, release, self._stream, lock_pages(slabs))
         self.moved_bytes = frozen(np.array(index.record_bytes, dtype=np.int64))
 
     def fetch(
@@ -103,6 +134,16 @@ class PinnedStore(ExpertStore):
         """Wait for the copies and release the memory; may be called again."""
         self._slabs = ()
         self._release()
+
+
+def _cuda_device(device: Any) -> torch.device:
+    target = checked_device(device)
+    if target.type != "cuda":
+        raise InvalidInputError(
+            'store "pinned" is for CUDA devices, which copy from page-locked memory by '
+            f'themselves; the device is {target}: use store="ram"'
+        )
+    return target
 
 
 STORE = StoreKind(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from ..errors import StoreError
 from ._check import check_fetch, checked_device
 from ._copy import copy_serially
 from ._cuda import open_stream
-from ._load import load_slabs
+from ._load import checked_slabs, load_slabs
 from ._meter import Meter
 from ._pool import CLOSED, DoneTicket, FetchPool, checked_threads
 from .protocol import ExpertStore, StoreCounters, Ticket
@@ -63,11 +64,51 @@ class RamStore(ExpertStore):
         device: torch.device | str = "cpu",
         io_threads: int = 4,
     ) -> None:
-        self.index = index
-        self.device = checked_device(device)
-        threads = checked_threads(io_threads)
+        target, threads = checked_device(device), checked_threads(io_threads)
+        self._open(index, target, load_slabs(index, self.name, threads), threads)
+
+    @classmethod
+    def from_slabs(
+        cls,
+        index: ExpertIndex,
+        slabs: Sequence[torch.Tensor],
+        *,
+        device: torch.device | str = "cpu",
+        io_threads: int = 4,
+    ) -> Self:
+        """Return a store of experts that are in host memory already.
+
+        Parameters
+        ----------
+        index : ExpertIndex
+            Its byte ranges are not looked at.
+        slabs : sequence of Tensor, each of shape (E, n_elements)
+            One per layer, in the run dtype; not copied.
+        device : torch.device or str
+            Where the slots lie.
+        io_threads : int
+            Threads that copy, >= 1.
+
+        Raises
+        ------
+        InvalidInputError
+            If a slab is not as the index says, or another argument not as it must be.
+        """
+        store = cls.__new__(cls)
+        target, threads = checked_device(device), checked_threads(io_threads)
+        store._open(index, target, checked_slabs(index, slabs), threads)
+        return store
+
+    def _open(
+        self,
+        index: ExpertIndex,
+        device: torch.device,
+        slabs: tuple[torch.Tensor, ...],
+        threads: int,
+    ) -> None:
+        self.index, self.device = index, device
         self._meter = Meter()
-        self._slabs = load_slabs(index, self.name, threads)
+        self._slabs = slabs
         self.moved_bytes = frozen(np.array(index.record_bytes, dtype=np.int64))
         self._stream = open_stream(self.device)
         self._pool = FetchPool(threads, self.name, self._meter)
@@ -105,6 +146,9 @@ class RamStore(ExpertStore):
     def close(self) -> None:
         """Stop the threads and release the memory; may be called again."""
         self._pool.close()
+        if self._stream is not None:
+            # Neither the records nor the slots may go while the device still copies.
+            self._stream.synchronize()
         self._slabs = ()
 
     def _copy(

@@ -15,6 +15,7 @@ from tiny_experts import TinyExperts, write_experts
 
 from specfit_runtime.errors import StoreError
 from specfit_runtime.stores import DiskStore, PinnedStore, RamStore, _cuda, disk, pinned, ram
+from specfit_runtime.stores._load import load_slabs
 
 CPU = torch.device("cpu")
 
@@ -228,6 +229,33 @@ def test_whole_layers_are_locked_and_no_byte_more(experts: TinyExperts, device: 
     with PinnedStore(experts.index):
         record = int(experts.index.record_bytes[0])
         assert sorted(device.locked.values()) == [6 * record] * 2
+
+
+def test_slabs_made_elsewhere_are_locked_where_they_are(
+    experts: TinyExperts, device: Device
+) -> None:
+    slabs = load_slabs(experts.index, "test", 1)
+    slot = experts.slots(1)[0]
+    with PinnedStore.from_slabs(experts.index, slabs) as store:
+        assert sorted(device.locked) == sorted(slab.data_ptr() for slab in slabs)
+        store.fetch(1, 5, slot)
+        device.run()
+        assert experts.holds(slot, 1, 5)
+    assert device.locked == {}
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_store_that_is_closed_writes_to_no_slot_any_more(
+    kind: type[DiskStore], experts: TinyExperts, device: Device
+) -> None:
+    # The slot's memory may be given to others then.
+    slot = experts.slots(1)[0]
+    store = kind(experts.index, io_threads=1)
+    store.fetch(0, 2, slot).wait()
+    device.main.work.clear()  # the main stream does not matter here
+    store.close()
+    assert all(not stream.work for stream in device.streams)
+    assert experts.holds(slot, 0, 2)
 
 
 def test_seconds_are_those_of_the_copies(experts: TinyExperts, device: Device) -> None:

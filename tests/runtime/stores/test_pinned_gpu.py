@@ -8,6 +8,7 @@ import pytest
 import torch
 from tiny_experts import write_experts
 
+from specfit_runtime.errors import StoreError
 from specfit_runtime.stores import PinnedStore, RamStore
 from specfit_runtime.stores._cuda import lock_pages
 from specfit_runtime.stores._host_memory import allocate
@@ -48,6 +49,16 @@ def test_what_is_locked_is_at_most_1_02_times_the_records(tmp_path: Path) -> Non
         kept = slabs[0]
         del slabs
     assert not kept.is_pinned()
+
+
+def test_memory_that_cannot_be_locked_leaves_the_device_usable() -> None:
+    memory = allocate(2 * PAGE, torch.uint8)
+    unlock = lock_pages([memory])
+    with pytest.raises(StoreError, match="cannot page-lock"):
+        lock_pages([memory])  # it is locked already
+    # CUDA keeps an error until someone asks, and the next kernel asks.
+    assert int(torch.ones(3, device="cuda").sum()) == 3
+    unlock()
 
 
 def test_memory_is_unlocked_once() -> None:
