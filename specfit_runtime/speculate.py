@@ -196,11 +196,9 @@ class SpecFit:
                     self._report = _report(model, offload, loop, request, learned)
         if not request.returns_dict:
             return loop.ids
+        fields: dict[str, Any] = {name: tuple(getattr(loop, name)) for name in request.wants}
         return GenerateDecoderOnlyOutput(
-            sequences=loop.ids,
-            scores=tuple(loop.scores) if "scores" in request.wants else None,
-            logits=tuple(loop.logits) if "logits" in request.wants else None,
-            **{_CACHE_FIELD: loop.cache},
+            **{"sequences": loop.ids, _CACHE_FIELD: loop.cache, **fields}
         )
 
     def _prepare(self, model: Any, offload: Offload) -> tuple[Learned, Prefetcher]:
@@ -239,7 +237,7 @@ def _report(
         model=_name_of(model),
         policy=learned.policy.name,
         drafter=None if drafter is None else drafter.name,
-        predictor=learned.predictor.name if learned.policy.priced else None,
+        predictor=learned.predictor.name if learned.policy.predicts else None,
         store=offload.store.name,
         cache_policy=offload.cache.policy,
         link_bandwidth=offload.link_bandwidth,

@@ -149,7 +149,8 @@ class DecodeLoop:
         result = self._session.verify(tokens, parent)
         if self._offload.device.type == "cuda":
             # Else what the device still computes would be charged to whatever reads a result first.
-            torch.cuda.synchronize(self._offload.device)
+            # Not the whole device: what was prefetched in vain may still be on its way.
+            torch.cuda.current_stream(self._offload.device).synchronize()
         verified = perf_counter()
         waited = (cache.counters() - before).wait_seconds
         taken = self._accept(result, tokens, parent)
@@ -267,8 +268,8 @@ class DecodeLoop:
         return taken
 
     def _observe_routing(self, tokens: Sequence[int], result: ForwardResult) -> None:
-        # A policy that asks no prices asks for no prediction, and should not pay for it.
-        if self._learned.policy.priced:
+        # A policy that asks for no prediction should not pay for it.
+        if self._learned.policy.predicts:
             self._learned.predictor.observe(tokens, result.experts)
 
     def _tell_drafter(

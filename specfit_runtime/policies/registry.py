@@ -217,11 +217,14 @@ class Policy(ABC):
         Whether it may ever draft; False lets the loop do without a drafter.
     priced : bool
         Whether it asks the view for times; False lets the loop do without a cost model.
+    predicts : bool
+        Whether it asks the view for experts; False lets the loop do without a predictor.
     """
 
     name: str
     drafts: bool = True
     priced: bool = True
+    predicts: bool = True
 
     def fresh(self) -> Policy:
         """Return the policy without memory of earlier cycles."""
