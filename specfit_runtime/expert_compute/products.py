@@ -78,10 +78,16 @@ class Products:
 def all_at_once(device: torch.device, dtype: torch.dtype) -> Callable[..., Tensor] | None:
     """Return what multiplies all groups at once; None: they are multiplied one by one.
 
-    As stock does: its own fallback is one by one too, on GPUs before compute capability 8.0.
+    Only where torch has a kernel for it: bfloat16 from compute capability 9.0 on. Elsewhere its
+    grouped_mm is one mm after the other as well, also for slots that have no rows, and copies the
+    offsets to the host first, so that the host waits for the device, and with it for weights on
+    their way, twice per batch. Stock's own fallback for yet older GPUs does the same.
     """
-    if device.type != "cuda" or dtype == torch.float64:
+    if device.type != "cuda" or dtype != torch.bfloat16:
         return None
-    if torch.cuda.get_device_capability(device) < (8, 0):
-        return None
-    return getattr(torch.nn.functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
+    capability = torch.cuda.get_device_capability(device)
+    public: Callable[..., Tensor] | None = getattr(torch.nn.functional, "grouped_mm", None)
+    if public is not None:
+        return public if capability >= (9, 0) else None
+    # The one before it was for this capability alone.
+    return getattr(torch, "_grouped_mm", None) if capability[0] == 9 else None

@@ -74,4 +74,8 @@ class Rows:
 def on_device(array: NDArray[Any], device: torch.device) -> Tensor:
     """Return an array as a tensor, which shares its memory on a CPU."""
     tensor = torch.from_numpy(array)
-    return tensor if device.type == "cpu" else tensor.to(device)
+    if device.type == "cpu":
+        return tensor
+    # An ordinary copy waits for all that the device was given before, weights on their way among
+    # it. torch does not use the page-locked memory again before the copy is over.
+    return tensor.pin_memory().to(device, non_blocking=True)

@@ -105,6 +105,8 @@ class CachePoint:
             raise InvalidInputError(f"rows {rows} are not ascending and among 0..{n - 1}")
         if rows == list(range(n)) == [0]:
             return  # a single token, which is kept: nothing to do, in any layer
+        # One for all layers: to bring it to a GPU waits for all that the GPU was given before.
+        index: Tensor | None = None
         for i, layer in enumerate(self._layers):
             kept = self._points[i].kept if i < len(self._points) else 0
             last = kept + m
@@ -116,7 +118,11 @@ class CachePoint:
                         f"layer {i} of the cache holds {None if part is None else part.shape[-2]} "
                         f"keys, not the {kept} before the pass and its {n}"
                     )
-                parts.append(_path(part, kept, rows)[..., first:last, :])
+                if rows != list(range(m)):
+                    if index is None or index.device != part.device:
+                        index = torch.tensor(rows, device=part.device)
+                    _move(part, kept, index)
+                parts.append(part[..., first:last, :])
             layer.keys, layer.values = parts
             if slides(layer):
                 layer.cumulative_length = self.length + m
@@ -141,14 +147,9 @@ def _first(states: Tensor, length: int) -> Tensor:
     return states if states.shape[-2] == length else states[..., :length, :]
 
 
-def _path(states: Tensor, kept: int, rows: list[int]) -> Tensor:
-    """Move rows ``kept + rows`` of the sequence dimension to ``kept``, ``kept + 1``, ..."""
-    m = len(rows)
-    if rows == list(range(m)):
-        return states
-    index = torch.tensor(rows, device=states.device) + kept
+def _move(states: Tensor, kept: int, index: Tensor) -> None:
+    """Move rows ``kept + index`` of the sequence dimension to ``kept``, ``kept + 1``, ..."""
     # The pass made these tensors by concatenation, so no one else holds them. Under inference mode
     # they can only be written to under inference mode.
     with torch.no_grad(), torch.inference_mode(states.is_inference()):
-        states[..., kept : kept + m, :] = states.index_select(-2, index)
-    return states
+        states[..., kept : kept + len(index), :] = states.index_select(-2, index + kept)

@@ -379,14 +379,14 @@ class TestInterrupts:
 
         calls = []
 
-        def path(*args):
+        def move(*args):
             calls.append(args)
             if len(calls) == 4:  # values of the second layer
                 raise KeyboardInterrupt
-            return plain_path(*args)
+            return plain_move(*args)
 
-        plain_path = compaction._path
-        monkeypatch.setattr(compaction, "_path", path)
+        plain_move = compaction._path
+        monkeypatch.setattr(compaction, "_move", move)
         with pytest.raises(KeyboardInterrupt):
             target.commit([0, 2])
         monkeypatch.undo()
