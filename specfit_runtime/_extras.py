@@ -18,5 +18,12 @@ def require_runtime() -> None:
         Names the package that is not there and the extra that brings it.
     """
     for package in _PACKAGES:
-        if find_spec(package) is None:
+        if not _is_there(package):
             raise MissingExtraError(package, "runtime")
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ImportError:  # a finder may refuse instead of finding nothing
+        return False

@@ -9,7 +9,9 @@ from .output import note
 
 
 @contextmanager
-def progress_bar(title: str, delay: float = 0.5) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(
+    title: str, delay: float = 0.5, unit: str = "positions"
+) -> Iterator[Callable[[int, int], None]]:
     """Show a bar on standard error while the block runs; none where that is no terminal.
 
     Parameters
@@ -17,6 +19,8 @@ def progress_bar(title: str, delay: float = 0.5) -> Iterator[Callable[[int, int]
     title : str
     delay : float
         Seconds before it appears, so that quick work shows none.
+    unit : str
+        What is counted.
 
     Yields
     ------
@@ -29,7 +33,7 @@ def progress_bar(title: str, delay: float = 0.5) -> Iterator[Callable[[int, int]
         note("tqdm is not installed, so no progress bar: pip install 'specfit[cli]'")
         yield lambda done, total: None
         return
-    with tqdm(desc=title, unit=" positions", disable=None, leave=False, delay=delay) as bar:
+    with tqdm(desc=title, unit=f" {unit}", disable=None, leave=False, delay=delay) as bar:
 
         def report(done: int, total: int) -> None:
             bar.total = total

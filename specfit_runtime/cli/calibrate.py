@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from specfit_opt.cli.output import print_json
+from specfit_opt.cli.progress import progress_bar
 from specfit_opt.cli.table import format_table
 from specfit_opt.cli.units import byte_size, seconds
 
@@ -15,9 +16,11 @@ from .options import (
     add_model_options,
     check_output,
     load_model,
+    load_tokenizer,
     named,
     warnings_as_notes,
 )
+from .prompts import one_prompt
 
 if TYPE_CHECKING:
     from ..calibration import Quartiles, RuntimeProfile
@@ -34,6 +37,15 @@ def add_parser(commands: Any) -> None:
     )
     add_model_options(parser)
     add_drafter_option(parser, "default with the shipped model: its EAGLE-3 head; else none")
+    text = parser.add_mutually_exclusive_group()
+    text.add_argument(
+        "--prompt",
+        metavar="TEXT",
+        help="a text like those that will be decoded; default: a few random tokens",
+    )
+    text.add_argument(
+        "--prompt-file", metavar="FILE", help="a file with that text; - is standard input"
+    )
     parser.add_argument("--max-nodes", type=int, metavar="N", help="largest pass to measure")
     parser.add_argument("--repeats", type=int, metavar="N", help="measurements of each figure")
     parser.add_argument(
@@ -67,18 +79,21 @@ def _measure(args: argparse.Namespace) -> RuntimeProfile:
     from ..offload import offload_of
 
     path, name = named(args, needs_drafter=args.model is None)
+    options: dict[str, Any] = {"max_nodes": args.max_nodes, "repeats": args.repeats}
     drafter = None if name is None else make_drafter(name)
-    options = {"max_nodes": args.max_nodes, "repeats": args.repeats}
+    if args.prompt is not None or args.prompt_file is not None:
+        text = one_prompt(args.prompt, args.prompt_file)
+        options["prompt"] = load_tokenizer(path)(text)["input_ids"]
+    given = {key: value for key, value in options.items() if value is not None}
     model = load_model(args, path)
-    with offload_of(model):
-        return calibrate(model, drafter, **{k: v for k, v in options.items() if v is not None})
+    with offload_of(model), progress_bar("calibrating", unit="steps") as progress:
+        return calibrate(model, drafter, progress=progress, **given)
 
 
 def _headline(profile: RuntimeProfile) -> str:
     link = profile.link_bandwidth
     store = profile.store if link is None else (
-        f"{profile.store} behind an emulated link of {byte_size(link)}/s, which the machine does "
-        "not have"
+        f"{profile.store}, a link of {byte_size(link)}/s that the machine does not have"
     )
     return (
         f"{profile.model.name} ({profile.model.type}), {profile.dtype} on {profile.device}, "
@@ -87,29 +102,24 @@ def _headline(profile: RuntimeProfile) -> str:
 
 
 def _table(profile: RuntimeProfile) -> str:
-    """Return every figure with its quartiles."""
+    """Return every figure as the cost model takes it, with the quartiles of its measurements."""
     rows = []
 
-    def add(what: str, spread: Quartiles, i: int, text: str = "") -> None:
-        rows.append(
-            [
-                what,
-                *(seconds(q[i]) for q in (spread.median, spread.lower, spread.upper)),
-                text,
-            ]
-        )
+    def add(what: str, used: float, spread: Quartiles, i: int, note: str = "") -> None:
+        quartiles = (spread.lower[i], spread.median[i], spread.upper[i])
+        rows.append([what, *map(seconds, (used, *quartiles)), note])
 
     for i, size in enumerate(profile.node_sizes):
-        add(f"pass over {size} token{'s' * (size > 1)}", profile.node_quartiles, i)
-    for i in range(len(profile.draft_time)):
-        add(
-            f"draft level {i + 1}",
-            profile.draft_quartiles,
-            i,
-            f"{profile.drafter}, {profile.draft_top_k} children of {profile.draft_width} nodes",
-        )
-    for i, moved in enumerate(profile.moved_bytes):
-        time = profile.expert_time[i]
-        speed = f", {byte_size(moved / time)}/s" if time else ""
-        add(f"expert of layer {i}", profile.expert_quartiles, i, f"{byte_size(moved)}{speed}")
-    return format_table(["", "median", "lower quartile", "upper", "what"], rows, left=["what"])
+        plural = "s" * (size > 1)
+        used = profile.node_time[size - 1]
+        add(f"pass over {size} token{plural}", used, profile.node_quartiles, i)
+    for i, used in enumerate(profile.draft_time):
+        note = f"{profile.drafter}, {profile.draft_top_k} children, {profile.draft_width} expanded"
+        add(f"draft level {i + 1}", used, profile.draft_quartiles, i, note)
+    for i, used in enumerate(profile.expert_time):
+        moved = profile.moved_bytes[i]
+        speed = f", {byte_size(moved / used)}/s" if used else ""
+        note = f"{byte_size(moved)}{speed}"
+        add(f"expert of layer {i}", used, profile.expert_quartiles, i, note)
+    header = ["step", "used", "lower quartile", "median", "upper", "note"]
+    return format_table(header, rows, left=["note"])

@@ -13,7 +13,13 @@ from specfit_opt.cli.units import byte_size, figure, seconds
 from ..demo_files import demo_drafter, demo_model, demo_prompts
 from ..errors import InvalidInputError, SpecfitError
 from ..policies import POLICIES
-from .options import STORES, link_bandwidth, warnings_as_notes
+from .options import (
+    STORES,
+    link_bandwidth,
+    load_tokenizer,
+    no_progress_bars,
+    warnings_as_notes,
+)
 
 if TYPE_CHECKING:
     from ..report import DecodeReport
@@ -91,11 +97,12 @@ def run(args: argparse.Namespace) -> None:
 def _compare(
     args: argparse.Namespace, prompts: list[str], policies: list[str], bandwidth: float | None
 ) -> None:
-    from transformers import AutoTokenizer
-    from transformers.utils import logging
+    from ..policies import make_policy
 
-    logging.disable_progress_bar()
-    tokenizer = AutoTokenizer.from_pretrained(demo_model())
+    for name in policies:
+        make_policy(name)  # refuses an unknown one before anything is decoded
+    no_progress_bars()
+    tokenizer = load_tokenizer(str(demo_model()))
     inputs = [tokenizer(prompt, return_tensors="pt") for prompt in prompts]
     for prompt, encoded in zip(prompts, inputs, strict=True):
         if not encoded["input_ids"].shape[1]:
@@ -166,7 +173,7 @@ def _decode(
     model = load_offloaded(demo_model(), dtype=torch.float32, **options)
     try:
         model.generation_config = _greedy(model.generation_config, max_new_tokens)
-        spec = SpecFit(None if policy == _PLAIN else f"eagle3:{demo_drafter()}", policy=policy)
+        spec = SpecFit(f"eagle3:{demo_drafter()}", policy=policy)
         tokens, reports = [], []
         for encoded in inputs:
             output = model.generate(**encoded, custom_generate=spec)
@@ -237,7 +244,7 @@ def _print_table(reports: dict[str, DecodeReport]) -> None:
                 f"{totals.moved_per_token:.1f}",
                 byte_size(totals.bytes_per_token),
                 f"{totals.hit_rate:.1%}",
-                seconds(totals.seconds / totals.passes),
+                seconds(totals.seconds / max(totals.passes, 1)),
                 *(f"{totals.share(p):.1%}" for p in header[-5:]),
             ]
         )

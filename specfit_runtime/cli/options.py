@@ -104,11 +104,9 @@ def load_model(args: argparse.Namespace, path: str) -> Any:
     StoreError
         If the experts cannot be opened.
     """
-    from transformers.utils import logging
-
     from ..offload import load_offloaded
 
-    logging.disable_progress_bar()
+    no_progress_bars()
     options = {
         "device": args.device,
         "dtype": args.dtype,
@@ -123,6 +121,13 @@ def load_model(args: argparse.Namespace, path: str) -> Any:
     return load_offloaded(path, **{k: v for k, v in options.items() if v is not None})
 
 
+def no_progress_bars() -> None:
+    """Have Transformers load weights without a bar, which it draws without a terminal too."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
 def load_tokenizer(path: str) -> Any:
     """Return the tokenizer of the model at ``path``.
 
@@ -134,10 +139,16 @@ def load_tokenizer(path: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(path)
+        tokenizer = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise InvalidInputError(f"{path}: no tokenizer: {first}") from None
+    # Where the files are missing, what is loaded may be a tokenizer without a vocabulary.
+    if not tokenizer("a", add_special_tokens=False)["input_ids"]:
+        raise InvalidInputError(
+            f"{path}: no tokenizer: put its files, such as tokenizer.json, beside the model"
+        )
+    return tokenizer
 
 
 def link_bandwidth(gigabytes: float | None) -> float | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, entry_points, version
 
 import pytest
 from subprocesses import environment
@@ -14,15 +13,6 @@ import specfit_opt
 from specfit_opt.cli import main
 
 COMMANDS = ("solve", "compare", "replay", "generate", "export", "methods", "info")
-
-
-def test_the_installed_command_is_this_main():
-    try:
-        version("specfit")
-    except PackageNotFoundError:
-        pytest.skip("specfit runs from a source tree that is not installed")
-    (entry,) = entry_points(group="console_scripts", name="specfit")
-    assert entry.load() is main
 
 
 def test_version_and_help(specfit):

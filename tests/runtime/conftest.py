@@ -5,7 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tiny_models import tiny_checkpoint
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """The suite's workers fill the cores; threads that spin for one another would slow them all."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

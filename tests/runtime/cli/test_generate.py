@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -24,7 +23,7 @@ from specfit_runtime.cli import main
 from specfit_runtime.report import DecodeReport
 
 PROMPT = "CHAPTER III\n\nEmma could not forgive her;"
-NEW = 24
+NEW = 16
 GREEDY = {"do_sample": False, "temperature": None, "top_k": None}
 #: What every run here shares; two slots per layer make misses, waves and evictions certain.
 COMMON = ("--dtype", "float32", "--max-new-tokens", str(NEW), "--expert-cache", "2")
@@ -50,7 +49,7 @@ def _json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("policy", ["specfit", "ar", "eagle-8"])
+@pytest.mark.parametrize("policy", ["specfit", "ar", "eagle-6"])
 def test_json_holds_the_stock_model_s_tokens(policy, stock, tokenizer, capsys):
     assert main(["generate", "--prompt", PROMPT, "--policy", policy, "--json", *COMMON]) == 0
     document = _json(capsys)
@@ -65,7 +64,8 @@ def test_json_holds_the_stock_model_s_tokens(policy, stock, tokenizer, capsys):
     assert report.link_bandwidth is None
     assert report.totals.misses > 0
     assert report.totals.bytes == 24_576 * report.totals.moved  # an expert in bfloat16
-    assert (report.totals.tokens_per_pass > 1.0) == (policy == "eagle-8")
+    if policy != "specfit":  # which is free to decode plainly
+        assert (report.totals.tokens_per_pass > 1.0) == (policy != "ar")
 
 
 def test_text_is_streamed_and_the_summary_goes_to_standard_error(stock, tokenizer, capsys):
@@ -146,7 +146,7 @@ def test_the_user_s_own_model_needs_a_drafter_except_for_plain_decoding(folder, 
     assert main([*arguments, "--drafter", "prompt-lookup", "--policy", "eagle-4"]) == 0
     looked_up = _json(capsys)
     assert looked_up["token_ids"] == plain["token_ids"]
-    assert looked_up["report"]["model"] == str(folder)
+    assert looked_up["report"]["model"] == folder.name
 
 
 def test_chat_makes_the_prompt_a_user_s_message(folder, capsys):
@@ -189,7 +189,10 @@ ERRORS = {
     "direct reads from memory": (("--store", "ram", "--direct-io"), "direct_io has no meaning"),
     "a profile that is not there": (("--profile", "absent.json"), "absent.json"),
     "no chat template": (("--chat",), "has no chat template"),
-    "a prompt longer than the context": (("--max-new-tokens", "5000"), "1024"),
+    "a prompt longer than the context": (
+        ("--prompt", "word " * 1100, "--policy", "ar"),
+        "1024",
+    ),
 }
 
 
@@ -201,7 +204,8 @@ def test_errors_are_one_line(case, tmp_path, monkeypatch, capsys, folder):
     for file in ("config.json", "model.safetensors"):
         shutil.copy(folder / file, tmp_path / "bare" / file)
     before = sorted(tmp_path.rglob("*"))
-    assert main(["generate", "--prompt", "x", "--report", "report.jsonl", *arguments]) == 1
+    given = ("--prompt", "x", "--report", "report.jsonl", *arguments)  # the last --prompt counts
+    assert main(["generate", *given]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
     last = captured.err.splitlines()[-1]
@@ -235,11 +239,15 @@ def test_an_interrupt_is_one_line_and_leaves_nothing_behind(tmp_path):
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert error.splitlines()[-1] == "specfit: error: interrupted"
-    assert "Traceback" not in error
+    # Which model was taken, and that it ended; nothing else talks.
+    assert [line.partition(" given")[0] for line in error.splitlines()] == [
+        "specfit: no --model",
+        "specfit: error: interrupted",
+    ]
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error(tmp_path):
     with _start(tmp_path, *SLOW) as process:
         assert process.stdout is not None
@@ -250,11 +258,3 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
         assert process.wait(timeout=60) == 141
     assert "Traceback" not in error
     assert "error" not in error
-
-
-def test_in_a_process_of_its_own(specfit, tmp_path):
-    done = specfit("generate", "--prompt", PROMPT, "--json", *COMMON)
-    assert done.returncode == 0, done.stderr
-    assert len(json.loads(done.stdout)["token_ids"]) == NEW
-    assert done.stderr.count("\n") == 2  # which model, which drafter; nothing else talks
-    assert os.listdir(tmp_path) == []
