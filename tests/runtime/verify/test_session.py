@@ -385,7 +385,7 @@ class TestInterrupts:
                 raise KeyboardInterrupt
             return plain_move(*args)
 
-        plain_move = compaction._path
+        plain_move = compaction._move
         monkeypatch.setattr(compaction, "_move", move)
         with pytest.raises(KeyboardInterrupt):
             target.commit([0, 2])
