@@ -1,150 +1,24 @@
-"""In which order the CUDA path asks for what, on a device that is played: no GPU is needed.
-
-The played device does nothing until it is told to, so that whatever is not waited for shows.
-"""
+"""In which order the CUDA path asks for what, on a device that is played: no GPU is needed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
+from played_cuda import Device, Event, play
 from tiny_experts import TinyExperts, write_experts
 
 from specfit_runtime.errors import StoreError
-from specfit_runtime.stores import DiskStore, PinnedStore, RamStore, _cuda, disk, pinned, ram
+from specfit_runtime.stores import DiskStore, PinnedStore, RamStore
 from specfit_runtime.stores._load import load_slabs
 
 CPU = torch.device("cpu")
 
 
-class Device:
-    """Work that was enqueued, by stream; events happen when the work before them was done."""
-
-    def __init__(self) -> None:
-        self.clock = 0.0
-        self.locked: dict[int, int] = {}
-        self.refuse_from = 1 << 62
-        self.streams: list[Stream] = []
-        self.main = Stream(self)
-        self.current = self.main
-
-    def run(self) -> None:
-        """Do all that can be done."""
-        done = True
-        while done:
-            steps = [stream.step() for stream in self.streams]  # every stream gets its turn
-            done = any(steps)
-
-    # What torch.cuda.cudart() offers.
-    def cudaHostRegister(self, address: int, n_bytes: int, flags: int) -> int:
-        if len(self.locked) >= self.refuse_from:
-            return 2
-        assert address not in self.locked
-        self.locked[address] = n_bytes
-        return 0
-
-    def cudaHostUnregister(self, address: int) -> int:
-        assert all(not stream.work for stream in self.streams), "memory is still being copied"
-        del self.locked[address]
-        return 0
-
-
-class Stream:
-    def __init__(self, device: Device) -> None:
-        self.device = device
-        self.work: list[Callable[[], bool]] = []
-        device.streams.append(self)
-
-    def step(self) -> bool:
-        if self.work and self.work[0]():
-            del self.work[0]
-            return True
-        return False
-
-    def wait_event(self, event: Event) -> None:
-        self.work.append(event.query)
-
-    def synchronize(self) -> None:
-        self.device.run()
-        assert not self.work
-
-
-class Event:
-    def __init__(self, enable_timing: bool = False) -> None:
-        self.timed = enable_timing
-        self.happened: float | None = None
-        self.stream: Stream | None = None
-
-    def record(self, stream: Stream) -> None:
-        self.stream = stream
-
-        def happen() -> bool:
-            self.happened = stream.device.clock
-            return True
-
-        stream.work.append(happen)
-
-    def query(self) -> bool:
-        return self.happened is not None
-
-    def synchronize(self) -> None:
-        assert self.stream is not None
-        while not self.query():
-            assert self.stream.step(), "waits for ever"
-
-    def elapsed_time(self, end: Event) -> float:
-        assert self.timed
-        assert end.timed
-        assert self.happened is not None
-        assert end.happened is not None
-        return (end.happened - self.happened) * 1e3
-
-
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Device:
-    played = Device()
-    real_copy = torch.Tensor.copy_
-
-    @contextmanager
-    def as_current(stream: Stream) -> Iterator[None]:
-        before, played.current = played.current, stream
-        try:
-            yield
-        finally:
-            played.current = before
-
-    def copy(out: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-        if played.current is played.main:
-            return real_copy(out, source)
-        assert non_blocking
-
-        def do() -> bool:
-            real_copy(out, source)
-            played.clock += 2.0
-            return True
-
-        played.current.work.append(do)
-        return out
-
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream(played))
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "stream", as_current)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: played.main)
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: played)
-    monkeypatch.setattr(torch.Tensor, "copy_", copy)
-    for module in (disk, ram):
-        monkeypatch.setattr(module, "open_stream", lambda device: _cuda.CopyStream(device))
-    for module in (disk, ram, pinned):
-        monkeypatch.setattr(module, "check_fetch", lambda *arguments: None)
-
-    class PlayedDevice:
-        type = "cuda"
-
-    monkeypatch.setattr(pinned, "checked_device", lambda device: PlayedDevice())
-    return played
+    return play(monkeypatch)
 
 
 @pytest.fixture
