@@ -125,6 +125,10 @@ class Offload:
     def exclusive(self) -> Iterator[None]:
         """Keep the model for one generation.
 
+        Yields
+        ------
+        None
+
         Raises
         ------
         BusyError

@@ -304,7 +304,7 @@ class DecodeTotals:
         return _ratio(self.hits, self.lookups)
 
     def share(self, part: str) -> float:
-        """Return the share of the time that ``part``, one of `PARTS`, took.
+        """Return the share of the time that ``part`` took, such as ``"transfer"``.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""`SpecFit`: speculative decoding as a ``custom_generate`` of Transformers' `generate`."""
+"""`SpecFit`: speculative decoding as a ``custom_generate`` of Transformers' ``generate``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .report import DecodeReport
 if TYPE_CHECKING:
     from .offload import Offload
 
-#: The field of `generate`'s result that holds the cache; it was renamed on the way.
+#: The field of ``generate``'s result that holds the cache; it was renamed on the way.
 _CACHE_FIELD = (
     "cache"
     if "cache" in GenerateDecoderOnlyOutput.__dataclass_fields__
@@ -36,9 +36,9 @@ _CACHE_FIELD = (
 class SpecFit:
     """Decodes an offloaded model with draft trees chosen cycle by cycle; the output stays the same.
 
-    Pass it to `generate`: ``model.generate(**inputs, custom_generate=SpecFit(drafter=...))``. What
-    `generate` does with logits processors, sampling, stopping criteria, end tokens, streamers and
-    generation configurations works as without it.
+    Pass it to ``generate``: ``model.generate(**inputs, custom_generate=SpecFit(drafter=...))``.
+    What ``generate`` does with logits processors, sampling, stopping criteria, end tokens,
+    streamers and generation configurations works as without it.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class SpecFit:
     Raises
     ------
     InvalidInputError
-        If a name is unknown, a profile cannot be read, or the policy drafts and no drafter is given.
+        If a name is unknown, a profile cannot be read, or the policy drafts without a drafter.
 
     Notes
     -----
@@ -69,7 +69,7 @@ class SpecFit:
     one text to the next, and is dropped when another model is decoded or by :meth:`forget`.
 
     The text is the target's own: each token is chosen from the target's scores exactly as
-    `generate` chooses it, greedily or with the same draw of the random generator. A pass over
+    ``generate`` chooses it, greedily or with the same draw of the random generator. A pass over
     several tokens adds in another order than passes over one, so the scores agree to rounding: in
     float32 the tokens are the same, in bfloat16 near-ties may fall the other way.
 
@@ -154,18 +154,18 @@ class SpecFit:
         streamer: Any = None,
         **model_kwargs: Any,
     ) -> GenerateDecoderOnlyOutput | Tensor:
-        """Decode one text; `generate` calls this.
+        """Decode one text; ``generate`` calls this.
 
         Returns
         -------
         Tensor of int64, shape (1, t), or GenerateDecoderOnlyOutput
-            As `generate` returns it.
+            As ``generate`` returns it.
 
         Raises
         ------
         InvalidInputError
             If the model was not loaded by `load_offloaded`, the drafter or the profile is not for
-            it, or `generate` was asked for what this cannot give.
+            it, or ``generate`` was asked for what this cannot give.
         BusyError
             If the model is decoding for another call.
         DrafterError

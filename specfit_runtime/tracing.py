@@ -48,7 +48,7 @@ def record_trace(
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        From `load_offloaded`.
+        From :func:`~specfit_runtime.load_offloaded`.
     drafter : Drafter
         Bound to ``model`` here.
     prompts : iterable of sequence of int
@@ -73,8 +73,8 @@ def record_trace(
     Raises
     ------
     InvalidInputError
-        If the model was not loaded by `load_offloaded`, a prompt is empty or does not fit into the
-        context, a size is out of range, or every text ends at once.
+        If the model was not loaded by :func:`~specfit_runtime.load_offloaded`, a prompt is empty or
+        does not fit into the context, a size is out of range, or every text ends at once.
     BusyError
         If the model is decoding for someone else.
     DrafterError

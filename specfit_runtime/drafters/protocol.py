@@ -83,7 +83,7 @@ class Drafter(ABC):
     drafter runs over committed tokens at the next `level`, so that a pass without drafting costs
     nothing.
 
-    A subclass implements `_bind`, `_restart`, `_advance`, `_children` and `_descend`.
+    A subclass implements ``_bind``, ``_restart``, ``_advance``, ``_children`` and ``_descend``.
 
     Attributes
     ----------
