@@ -1,0 +1,81 @@
+"""Holds speculation to what plain decoding would have taken."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specfit_opt import CostModel
+from specfit_opt.solution import node_time_at
+
+from ._budget import SpeculationBudget
+from ._plain_cache import PlainCache
+from .registry import DraftView, Outcome
+
+#: Cycles after which what was seen of the time of a load has lost 63 % of its weight.
+_MEMORY = 64.0
+#: A cycle counts as at most this many plain passes slower than it should be: the rest is a hiccup.
+_HICCUP = 2.0
+
+
+class PlainGuard:
+    """Runs plain decoding in the mind beside the real thing, and lets speculation lose little.
+
+    The tokens of a text are the same whatever is verified, and the pass that verifies them shows
+    their experts. So it is known what plain decoding would have loaded for them from the cache that
+    it would have had by now, and with the time of a pass over one token, what it would have taken.
+    That includes what a single cycle does not show: that experts loaded in vain push out useful
+    ones, and that others serve later tokens.
+    """
+
+    def __init__(self) -> None:
+        self.budget = SpeculationBudget()
+        self._waited = self._loads = 0.0
+        self.start()
+
+    def start(self) -> None:
+        """Begin another text: from here on both decode from the same cache."""
+        self._cache: PlainCache | None = None
+        self._pass_seconds = 0.0
+        self._expert_seconds = 0.0
+
+    @property
+    def allows(self) -> bool:
+        """Whether the next cycle may draft."""
+        return self.budget.allows
+
+    def look(self, view: DraftView) -> None:
+        """See the cache and the prices before a cycle."""
+        if self._cache is None:
+            self._cache = PlainCache(view.resident, view.slots)
+        cost = view.cost_model
+        self._pass_seconds = cost.fixed_time + node_time_at(cost, 1)
+        self._expert_seconds = mean_expert_time(cost)
+
+    def learn(self, outcome: Outcome) -> None:
+        """Compare a cycle with plain decoding of the same tokens."""
+        if self._cache is None:
+            return
+        rows = np.searchsorted(outcome.choice.nodes, outcome.accepted)[: outcome.committed]
+        plain_misses = float(self._cache.run(outcome.experts[rows]).sum())
+        misses = float(outcome.misses.sum())
+        keep = 1.0 - 1.0 / _MEMORY
+        self._waited = keep * self._waited + outcome.transfer_seconds
+        self._loads = keep * self._loads + misses
+        load = self._waited / self._loads if self._loads else self._expert_seconds
+        tokens = len(rows)
+        compute = tokens * self._pass_seconds
+        plain = compute + load * plain_misses
+        # Both sides are charged the same for a load, so that the luck of the link cancels out; and
+        # a plain cycle differs from plain decoding in its loads alone.
+        gained = load * (plain_misses - misses)
+        if outcome.levels:
+            took = outcome.seconds - outcome.transfer_seconds
+            gained += compute - min(took, compute + _HICCUP * self._pass_seconds)
+        self.budget.settle(plain, tokens, gained, outcome.levels > 0)
+
+
+def mean_expert_time(cost: CostModel) -> float:
+    """Return the seconds that one expert takes to bring in, averaged over all."""
+    time: float | NDArray[np.float64] = cost.expert_time
+    return time if isinstance(time, float) else float(time.mean())

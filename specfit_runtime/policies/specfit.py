@@ -1,0 +1,316 @@
+"""The exact choice after each drafted level, and a rule that says when to stop drafting."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specfit_opt import CostModel, Solution, TreeSearch
+from specfit_opt.methods._options import choice_option
+from specfit_opt.solution import node_time_at
+
+from ._bias import WasteBias
+from ._guard import PlainGuard
+from ._pool import for_sizes
+from ._waste import WastePrices
+from .registry import Choice, DraftView, Outcome, Policy, PolicyKind, positive
+
+#: The stop rules and what they do.
+STOP_RULES = {
+    "expected": "stop when the next level is not expected to win",
+    "certified": "stop when no continuation can win",
+    "naive": "stop once the best value has fallen",
+    "none": "draft every level",
+}
+
+#: What a choice can maximise.
+OBJECTIVES = {
+    "waste": "tokens per second beside the loads that the text needs anyway",
+    "ratio": "tokens per second of the pass",
+    "surplus": "tokens beyond what the pass's time is worth at the running rate",
+}
+
+
+class SpecFitPolicy(Policy):
+    """Grow a :class:`specfit_opt.TreeSearch` level by level, as far as it is expected to pay.
+
+    Parameters
+    ----------
+    stop : {"expected", "certified", "naive", "none"}
+        When to stop drafting, decided before each level. ``"certified"``: if no continuation,
+        however long, can beat what is in hand, at the prices of the tree so far. ``"expected"``: as
+        certified, and also if one more level is not expected to win at the acceptance seen so far.
+        ``"naive"``: after the first level that lowers the best value. ``"none"``: never.
+    objective : {"waste", "ratio", "surplus"}
+        What the choice maximises, see Notes.
+    levels, top_k, width : int
+        Most levels to draft, children of each expanded node, and nodes expanded per level.
+    guard : bool
+        Hold speculation to what plain decoding would have taken, see Notes.
+
+    Raises
+    ------
+    InvalidInputError
+        If an option is out of range.
+
+    Notes
+    -----
+    **Objective.** ``"ratio"`` is tokens over seconds of the pass, ``"surplus"`` tokens less seconds
+    at the decode's running rate; both charge a pass for every expert that it loads. But plain
+    decoding has to load the experts of the text's tokens too. ``"waste"`` charges an expert only
+    with the probability that no committed token uses it (`WastePrices`), and a rejected node with
+    what such nodes were seen to load beyond the prediction (`WasteBias`); the ratio of tokens to
+    seconds so counted is maximised exactly. The charge per rejected node enters as one per node:
+    ``P / (T + beta (n - P))`` and ``P / (T + beta n)`` have the same maximiser, because the
+    reciprocals differ by beta.
+
+    **Drafting nothing.** Before the first level nothing is known of a position but its root, so
+    there the expected rule takes the child to cause no loads, and what speculation brought so far
+    decides: a guard runs plain decoding of the same tokens beside the real thing, on the routing
+    that verification shows and a cache of its own (`PlainGuard`). Speculation begins with the
+    allowance of a plain pass or so, gains add to it up to that much, and once it is lost nothing is
+    drafted until plain decoding has put aside enough for another try, ever less after tries that
+    fail (`SpeculationBudget`).
+    """
+
+    priced = True
+
+    def __init__(
+        self,
+        stop: str = "expected",
+        *,
+        objective: str = "waste",
+        levels: int = 6,
+        top_k: int = 4,
+        width: int = 4,
+        guard: bool = True,
+        name: str = "specfit",
+    ) -> None:
+        self.stop = choice_option(stop, "stop", tuple(STOP_RULES))
+        self.objective = choice_option(objective, "objective", tuple(OBJECTIVES))
+        self.levels = positive(levels, "levels")
+        self.top_k = positive(top_k, "top_k")
+        self.width = positive(width, "width")
+        self.guarded = bool(guard)
+        self.name = name
+        self._guard = PlainGuard()
+        self._bias = WasteBias()
+        self._search: _Search | None = None
+
+    def fresh(self) -> Policy:
+        """Return the policy without what it has learned."""
+        return SpecFitPolicy(
+            self.stop,
+            objective=self.objective,
+            levels=self.levels,
+            top_k=self.top_k,
+            width=self.width,
+            guard=self.guarded,
+            name=self.name,
+        )
+
+    def start(self) -> None:
+        """Begin another text."""
+        self._guard.start()
+
+    def choose(self, view: DraftView) -> Choice:
+        """Return the best subtree of the levels that the rule had drafted."""
+        self._search = None
+        if self.guarded:
+            self._guard.look(view)
+            if not self._guard.allows:
+                reason = "speculation has lost what it may lose against plain decoding"
+                return Choice(np.zeros(1, dtype=np.int64), expected_tokens=1.0, reason=reason)
+        # What a level can hold at most, so that one table of node times serves the whole tree.
+        most = 1 + self.top_k * (1 + self.width * (self.levels - 1))
+        search = _Search(view, for_sizes(view.cost_model, most), self.objective)
+        if self.objective == "waste":
+            self._bias.expect(search.prices_of_root())
+        reason = self._grow(view, search)
+        self._search = search
+        return search.choice(reason)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn what was loaded in vain, and whether speculation pays."""
+        if self.guarded:
+            self._guard.learn(outcome)
+        search = self._search
+        if search is None or self.objective != "waste" or not outcome.levels:
+            return
+        if len(outcome.choice.nodes) == 1:
+            self._bias.doubt()
+            return
+        rows = np.searchsorted(outcome.choice.nodes, outcome.accepted)
+        wasted = search.load_time(outcome.experts) - search.load_time(outcome.experts[rows])
+        solution = search.solution
+        rejected = solution.n_selected - solution.expected_tokens
+        self._bias.learn(wasted - solution.transfer_time, rejected)
+
+    def _grow(self, view: DraftView, search: _Search) -> str:
+        """Draft while the rule says so, and return why it ended."""
+        solution = search.extend(0.0)
+        while view.levels < self.levels:
+            left = self.levels - view.levels
+            if view.max_levels is not None:
+                left = min(left, view.max_levels - view.levels)
+            if left < 1:
+                return "the drafter drafts no deeper"
+            if self.stop in ("expected", "certified"):
+                go, reason = search.advice(left, self.stop == "expected")
+                if not go:
+                    return reason
+            if not view.grow(self.top_k, self.width):
+                return "the drafter had no more"
+            before = solution.objective
+            solution = search.extend(self._bias.seconds)
+            if self.stop == "naive" and solution.objective < before:
+                return "the last level lowered the best value"
+        return "all levels were drafted"
+
+
+class _Search:
+    """The exact choice from one cycle's tree while it grows.
+
+    Attributes
+    ----------
+    solution : Solution
+        At the prices of the objective.
+    seconds : float
+        Spent so far, drafting and prediction excluded.
+    """
+
+    solution: Solution
+
+    def __init__(self, view: DraftView, cost: CostModel, objective: str) -> None:
+        self._view = view
+        self._cost = cost
+        self._resident = np.array(view.resident)
+        self._time = cost.expert_table(*self._resident.shape)
+        self._rate = view.rate if objective == "surplus" else None
+        self._prices = WastePrices(self._time) if objective == "waste" else None
+        self._experts = view.experts()
+        self._drafting = 0.0
+        self._search = self._new(cost)
+        self.seconds = 0.0
+
+    def prices_of_root(self) -> float:
+        """Return the seconds that the root's predicted experts take to load."""
+        return self.load_time(self._experts)
+
+    def extend(self, charge: float) -> Solution:
+        """Take in what was drafted since the last call.
+
+        Parameters
+        ----------
+        charge : float
+            Seconds per rejected node beyond its predicted loads; for the objective "waste".
+        """
+        view, first = self._view, self._search.n_nodes
+        experts = view.experts(first)
+        began = perf_counter()
+        parent, path_prob = view.parent, view.path_prob
+        drafting = view.draft_time
+        if self._prices is None:
+            self.solution = self._search.extend(
+                parent[first:], path_prob[first:], experts, drafting - self._drafting
+            )
+        else:
+            # A level changes the prices of experts that were there before, so the whole tree is
+            # given to a new search.
+            self._prices.extend(parent[first:], path_prob[first:], experts)
+            if first:
+                self._experts = np.concatenate([self._experts, experts])
+            self._search = self._new(self._charged(charge))
+            self.solution = self._search.extend(parent, path_prob, self._experts, drafting)
+        self._drafting = drafting
+        self.seconds += perf_counter() - began
+        return self.solution
+
+    def advice(self, levels: int, expected: bool) -> tuple[bool, str]:
+        """Return whether another level is worth drafting, and why."""
+        view = self._view
+        began = perf_counter()
+        advice = self._search.advise(
+            view.level_time,
+            view.acceptance if expected else None,
+            levels=levels,
+            frontier=view.frontier,
+        )
+        self.seconds += perf_counter() - began
+        return advice.go, advice.reason
+
+    def load_time(self, experts: NDArray[np.integer]) -> float:
+        """Return the seconds that the union of ``experts``, shape (n, L, k), takes to load."""
+        return float(self._time[self._missing(experts)].sum())
+
+    def choice(self, reason: str) -> Choice:
+        """Return what was chosen, with predictions at full prices."""
+        began = perf_counter()
+        solution = self.solution
+        nodes = solution.nodes
+        missing = self._missing(self._view.experts()[nodes])
+        compute = self._cost.fixed_time + node_time_at(self._cost, len(nodes))
+        loading = float(self._time[missing].sum())
+        self.seconds += perf_counter() - began
+        return Choice(
+            nodes,
+            objective=solution.objective,
+            expected_tokens=solution.expected_tokens,
+            predicted_time=compute + self._drafting + loading,
+            predicted_misses=missing.sum(axis=1),
+            search_seconds=self.seconds,
+            reason=reason,
+        )
+
+    def _missing(self, experts: NDArray[np.integer]) -> NDArray[np.bool_]:
+        n_layers, n_experts = self._resident.shape
+        used = np.zeros((n_layers, n_experts + 1), dtype=np.bool_)
+        used[np.arange(n_layers)[None, :, None], experts] = True
+        missing: NDArray[np.bool_] = used[:, :-1] & ~self._resident
+        return missing
+
+    def _charged(self, charge: float) -> CostModel:
+        assert self._prices is not None  # the objective is "waste"
+        cost = self._cost
+        time = cost.node_time
+        if isinstance(time, float):
+            time = time + charge
+        else:
+            time = time + charge * np.arange(len(time))
+        return CostModel(cost.fixed_time, time, self._prices.table(), cost.resident_time)
+
+    def _new(self, cost: CostModel) -> TreeSearch:
+        n_layers, n_experts = self._resident.shape
+        return TreeSearch(cost, n_layers, n_experts, self._resident, rate=self._rate)
+
+
+def _make(number: int | None, **options: Any) -> Policy:
+    return SpecFitPolicy(**options)
+
+
+def kind_of(stop: str) -> PolicyKind:
+    """Return the registry entry of the stop rule ``stop`` under a name of its own."""
+    name = f"specfit-{stop}"
+
+    def make(number: int | None, **options: Any) -> Policy:
+        return SpecFitPolicy(stop, name=name, **options)
+
+    return PolicyKind(
+        name=name,
+        make=make,
+        summary=f"exact choice level by level; {STOP_RULES[stop]}",
+        source=_SOURCE,
+    )
+
+
+_SOURCE = "SpecFit (arXiv 2610.15417); sections on stopping and on the long run of the theory page"
+
+KIND = PolicyKind(
+    name="specfit",
+    make=_make,
+    summary="exact choice level by level, drafting as long as it is expected to pay",
+    source=_SOURCE,
+)
