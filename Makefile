@@ -18,7 +18,8 @@ kernel_sources := setup.py pyproject.toml constraints.txt \
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
 
-demo: $(VENV)/.with-demo  ## solve the shipped example with every method and replay it
+demo: $(VENV)/.with-demo  ## decode with the shipped model, solve its example every way, replay it
+	$(specfit) demo
 	$(specfit) compare
 	$(specfit) replay
 
@@ -101,7 +102,7 @@ $(VENV)/.with-kernel: $(VENV)/.created $(kernel_sources)
 
 # specfit itself is installed by now, so this adds only what the extras name.
 $(VENV)/.with-demo: $(VENV)/.with-kernel
-	$(install) 'specfit[cli,mip,plot]'
+	$(install) 'specfit[cli,mip,plot,runtime]'
 	@touch $@
 
 $(VENV)/.with-test $(VENV)/.with-docs $(VENV)/.with-bench: $(VENV)/.with-%: $(VENV)/.with-kernel

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import specfit_opt
+import specfit_runtime
 from specfit_opt import METHODS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -75,7 +76,7 @@ def test_examples_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_every_public_name_is_on_the_api_page() -> None:
     text = (DOCS / "api.rst").read_text(encoding="utf-8")
     listed = set(re.findall(r"^(?:   |\.\. py:data:: )(\w+)$", text, re.MULTILINE))
-    expected = set(PUBLIC)
+    expected = set(PUBLIC) | set(specfit_runtime.__all__)
     assert not expected - listed, f"missing on docs/api.rst: {sorted(expected - listed)}"
 
 
@@ -97,8 +98,33 @@ def test_every_method_is_on_the_methods_page(name: str) -> None:
     assert f"* - ``{name}``" in (DOCS / "methods.rst").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("module", "registry"),
+    [
+        ("stores", "STORES"),
+        ("expert_cache", "EVICTION_POLICIES"),
+        ("drafters", "DRAFTERS"),
+        ("policies", "POLICIES"),
+        ("predictors", "PREDICTORS"),
+    ],
+)
+def test_every_registry_of_the_runtime_is_on_its_page(module: str, registry: str) -> None:
+    page = (DOCS / "runtime.rst").read_text(encoding="utf-8")
+    assert f".. registry-table:: specfit_runtime.{module}:{registry}\n" in page
+    for entry in getattr(_import(f"specfit_runtime.{module}"), registry).values():
+        assert entry.summary, f"{entry} says nothing of itself"
+
+
+def test_every_model_family_is_on_the_runtime_page() -> None:
+    from specfit_runtime.families import FAMILIES
+
+    page = (DOCS / "runtime.rst").read_text(encoding="utf-8")
+    listed = re.findall(r"^   \* - ``(\w+)``$", page, re.MULTILINE)
+    assert [name for name in listed if name != "model_type"] == list(FAMILIES)
+
+
 def test_every_command_is_on_the_command_line_page() -> None:
-    from specfit_opt.cli.main import build_parser
+    from specfit_runtime.cli.main import build_parser
 
     page = (DOCS / "command_line.rst").read_text(encoding="utf-8")
     usage = build_parser()
@@ -111,7 +137,8 @@ def test_every_command_is_on_the_command_line_page() -> None:
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
 def test_mentioned_files_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    for mention in re.findall(r"\b((?:specfit_opt|docs|tests|benchmarks)/[\w/]+\.\w+)", text):
+    folders = "specfit_opt|specfit_runtime|docs|tests|benchmarks"
+    for mention in re.findall(rf"\b((?:{folders})/[\w/]+\.\w+)", text):
         # A build product or a measured table need not be there.
         if "_build" not in mention and not mention.startswith("benchmarks/results/"):
             assert (ROOT / mention).exists(), f"{path.name} mentions {mention}"

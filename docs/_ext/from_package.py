@@ -1,9 +1,13 @@
-"""Directives that print what the package itself says: ``cli-help`` and ``profile-table``."""
+"""Directives that print what the package itself says.
+
+``cli-help``, ``profile-table`` and ``registry-table``.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
+from importlib import import_module
 from typing import Any
 from unittest import mock
 
@@ -18,7 +22,7 @@ class CommandHelp(SphinxDirective):
     optional_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        from specfit_opt.cli.main import build_parser
+        from specfit_runtime.cli.main import build_parser
 
         command = self.arguments[0] if self.arguments else ""
         title = f"specfit {command}".strip()
@@ -55,6 +59,21 @@ class ProfileTable(SphinxDirective):
         return [entries]
 
 
+class RegistryTable(SphinxDirective):
+    """``.. registry-table:: MODULE:NAME``: the entries of a registry, each in its own words."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        module, _, name = self.arguments[0].partition(":")
+        entries = nodes.definition_list()
+        for key, entry in getattr(import_module(module), name).items():
+            body = nodes.definition("", nodes.paragraph("", entry.summary))
+            term = nodes.term("", "", nodes.literal(key, key))
+            entries += nodes.definition_list_item("", term, body)
+        return [entries]
+
+
 def _subparser(parser: argparse.ArgumentParser, command: str) -> argparse.ArgumentParser:
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -65,4 +84,5 @@ def _subparser(parser: argparse.ArgumentParser, command: str) -> argparse.Argume
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("cli-help", CommandHelp)
     app.add_directive("profile-table", ProfileTable)
+    app.add_directive("registry-table", RegistryTable)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
