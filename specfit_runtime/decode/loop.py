@@ -167,6 +167,7 @@ class DecodeLoop:
         # Where the policy asked no predictions, none are made for it here either.
         predicted = union(view.experts()[nodes], len(used[0])) if view.predicted else None
         self._prefetcher.learn(predicted, used, resident, verified - chosen - waited)
+        cache.end_pass()  # what was prefetched in vain is in this cycle's account, not in none
         moved = cache.counters() - before
         end = perf_counter()
 
