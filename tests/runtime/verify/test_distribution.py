@@ -28,7 +28,7 @@ from specfit_runtime.verify import TargetSession, accept
 
 VOCABULARY = 12
 ALPHA = 1e-3
-DRAWS = 2000
+DRAWS = 1500
 #: Cells are counted together until they are expected to be hit at least so often.
 RARE = 5.0
 

@@ -102,8 +102,8 @@ def check_tree_pass(model_of, kind, attention, seed, prefix, n):
 def test_a_tree_pass_is_exact_in_double_precision(model_of, kind):
     model = model_of(kind, "eager", torch.float64)
     rng = np.random.default_rng(3)
-    for prefix in (1, 6, 20):
-        n = 10
+    for prefix in (5, 20):
+        n = 8
         tokens = rng.integers(VOCABULARY, size=n).tolist()
         parent = random_parents(n, rng)
         target = new_session(model, feature_layers=(2, 3))
@@ -164,7 +164,7 @@ def test_single_nodes_are_bitwise_what_generate_computes(model_of, kind, attenti
     stock = model.generate(
         prompt,
         attention_mask=torch.ones_like(prompt),
-        max_new_tokens=6,
+        max_new_tokens=4,
         do_sample=False,
         return_dict_in_generate=True,
         output_logits=True,
@@ -178,7 +178,7 @@ def test_single_nodes_are_bitwise_what_generate_computes(model_of, kind, attenti
     assert all(torch.equal(a, b) for a, b in zip(logits, stock.logits, strict=True))
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 10, 11, 64])
+@pytest.mark.parametrize("chunk", [3, 64])
 def test_a_prompt_in_chunks_is_the_same_prompt(model_of, kind, chunk):
     model = model_of(kind)
     prompt = tiny_prompt(11)
