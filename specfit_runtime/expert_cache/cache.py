@@ -39,11 +39,13 @@ class _Use:
 
 
 class _Flight:
-    """An expert on its way into a slot of the layer's slab, or of the scratch slab."""
+    """An expert in a slot of the layer's slab or of the scratch slab, or on its way into one."""
 
     __slots__ = ("entry", "expert", "slot", "ticket")
 
-    def __init__(self, expert: int, slot: int, ticket: Ticket, entry: Entry | None) -> None:
+    def __init__(
+        self, expert: int, slot: int, ticket: Ticket | None, entry: Entry | None
+    ) -> None:
         self.expert = expert
         self.slot = slot
         self.ticket = ticket
@@ -335,25 +337,26 @@ class ExpertCache:
         slots = self._layers[use.layer]
         try:
             with self.lock:
-                ready = self._start(use, experts, demand)
-            if ready:
-                where = tuple(slots.entries[e].slot for e in ready)
-                yield from self._hand_out(use, ReadyBatch(slots.slab, tuple(ready), where))
-            while use.flights or use.queue:
-                landed = self._land(use)
-                inside = [f for f in landed if f.entry is not None]
+                there = self._start(use, experts, demand)
+            landed = self._landed(use)
+            while there or landed or use.flights or use.queue:
+                if not there and not landed:
+                    landed = self._land(use)
+                inside = there + [f for f in landed if f.entry is not None]
+                there = []
                 if inside:
                     yield from self._hand_out(use, _batch(slots.slab, inside))
                 passing = [f for f in landed if f.entry is None]
                 if passing:
                     view = self._scratch.views[use.layer]
                     yield from self._hand_out(use, _batch(view, passing), passing=True)
+                landed = self._landed(use)
         finally:
             if self._use is use:
                 self._use = None
 
-    def _start(self, use: _Use, experts: Sequence[int], demand: Sequence[int]) -> list[int]:
-        """Begin all fetches that find a slot; return the experts that are there."""
+    def _start(self, use: _Use, experts: Sequence[int], demand: Sequence[int]) -> list[_Flight]:
+        """Begin all fetches that find a slot; return what is there."""
         self._mend()
         if self._use is not None and self._cuda:
             # It was given up without being closed; its slots may still be read.
@@ -363,17 +366,15 @@ class ExpertCache:
         slots, policy = self._layers[layer], self._policy
         entries = slots.entries
         policy.touch(layer, experts)
-        ready, missing = [], []
+        there: list[_Flight] = []
+        missing: list[int] = []
         for expert in experts:
             entry = entries.get(expert)
             if entry is None:
                 missing.append(expert)
                 continue
-            ticket = entry.ticket
-            if ticket is None:
-                ready.append(expert)
-            else:
-                use.flights.append(_Flight(expert, entry.slot, ticket, entry))
+            flight = _Flight(expert, entry.slot, entry.ticket, entry)
+            (there if entry.ticket is None else use.flights).append(flight)
         self._hits[layer] += len(experts) - len(missing)
         unused = self._unused[layer]
         if unused:
@@ -382,7 +383,7 @@ class ExpertCache:
             unused -= found
         if missing:
             self._fetch_missing(use, missing, dict(zip(experts, demand, strict=True)))
-        return ready
+        return there
 
     def _fetch_missing(self, use: _Use, missing: list[int], demand: dict[int, int]) -> None:
         layer, slots = use.layer, self._layers[use.layer]
@@ -434,21 +435,27 @@ class ExpertCache:
             self._unused[layer].discard(expert)
             self._wasted[layer] += 1
 
-    def _land(self, use: _Use) -> list[_Flight]:
-        """Return the flights that are over, at least one; wait for it if there is none."""
-        landed = [f for f in use.flights if f.ticket.done()]
+    def _landed(self, use: _Use) -> list[_Flight]:
+        """Return the flights that are over, and strike them off."""
+        landed = [f for f in use.flights if f.ticket is None or f.ticket.done()]
         if landed:
             for flight in landed:
                 self._wait(use, flight)
-        else:
-            landed = use.flights[:1]
-            with self._clock.waiting():
-                self._wait(use, landed[0])
-        over = set(map(id, landed))
-        use.flights = [f for f in use.flights if id(f) not in over]
+            over = set(map(id, landed))
+            use.flights = [f for f in use.flights if id(f) not in over]
         return landed
 
+    def _land(self, use: _Use) -> list[_Flight]:
+        """Wait for the flight that began first; return it and what else is over by then."""
+        first = use.flights[0]
+        with self._clock.waiting():
+            self._wait(use, first)
+        del use.flights[0]
+        return [first, *self._landed(use)]
+
     def _wait(self, use: _Use, flight: _Flight) -> None:
+        if flight.ticket is None:
+            return
         try:
             flight.ticket.wait()
         except Exception:

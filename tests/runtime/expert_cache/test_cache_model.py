@@ -245,4 +245,4 @@ class CacheHistory(RuleBasedStateMachine):
 @pytest.mark.parametrize("policy", EVICTION_POLICIES)
 def test_history(policy: str) -> None:
     machine = type("History", (CacheHistory,), {"policy": policy})
-    run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=25))
+    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=25))
