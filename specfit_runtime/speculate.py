@@ -253,7 +253,7 @@ def _report(
         cycles=tuple(loop.cycles),
         cost_source=None if profile is None else f"profile {profile.name}, corrected meanwhile",
         assumptions=(drafter.assumption,) if drafter is not None and drafter.assumption else (),
-        warnings=(drafter.warning,) if drafter is not None and drafter.warning else (),
+        warnings=tuple(filter(None, (loop.warning, "" if drafter is None else drafter.warning))),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,8 @@ class DecodeLoop:
     prefill : PrefillRecord or None
         None before :meth:`run` came past the prompt.
     cycles : list of CycleRecord
+    warning : str
+        What went otherwise than asked for; empty if nothing did.
     scores, logits : list of Tensor
         One of shape (1, V) per committed token, where the request wants them.
     """
@@ -76,14 +79,22 @@ class DecodeLoop:
         self.ids = request.input_ids
         self.prefill: PrefillRecord | None = None
         self.cycles: list[CycleRecord] = []
+        self.warning = ""
         self.scores: list[Tensor] = []
         self.logits: list[Tensor] = []
 
     @torch.no_grad()
     def run(self) -> None:
-        """Decode until a criterion, an end token or the limit ends the text."""
+        """Decode until a criterion, an end token, the limit or the context's end ends the text."""
         finished = self._prefill()
         while not finished:
+            if self._session.room == 0:
+                self.warning = (
+                    f"the text ends where the model's context of {self._session.context_length} "
+                    "tokens does, before its own end; ask for fewer tokens or shorten the prompt"
+                )
+                warnings.warn(self.warning, stacklevel=2)
+                break
             finished = self._cycle()
         if self._request.streamer is not None:
             self._request.streamer.end()

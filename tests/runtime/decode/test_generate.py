@@ -226,6 +226,17 @@ def test_the_end_of_the_context_ends_drafting_but_not_with_an_error(model, spec,
     assert ours.tolist() == stock.tolist()
 
 
+def test_a_text_ends_with_the_context_and_says_so(model, spec, target):
+    room = model.config.max_position_embeddings
+    prompt = tiny_prompt(room - 6)
+    with pytest.warns(UserWarning, match="context"):
+        ours = model.generate(prompt, max_new_tokens=20, do_sample=False, custom_generate=spec)
+    assert ours.shape[1] == room + 1
+    stock = target.stock.generate(prompt, max_new_tokens=7, do_sample=False)
+    assert ours.tolist() == stock.tolist()
+    assert "context" in spec.report.warnings[0]
+
+
 def test_a_stock_model_is_refused(spec, target):
     with pytest.raises(InvalidInputError, match="load_offloaded"):
         target.stock.generate(target.prompt, max_new_tokens=4, custom_generate=spec)
