@@ -280,8 +280,8 @@ class DecodeLoop:
         return taken
 
     def _observe_routing(self, tokens: Sequence[int], result: ForwardResult) -> None:
-        # A policy that asks for no prediction should not pay for it.
-        if self._learned.policy.predicts:
+        # A policy that asks for no prediction should not pay for it; prefetching asks as well.
+        if self._learned.policy.predicts or self._prefetcher.wanted:
             self._learned.predictor.observe(tokens, result.experts)
 
     def _tell_drafter(
