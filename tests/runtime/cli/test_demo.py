@@ -13,7 +13,7 @@ from specfit_runtime import demo_model
 from specfit_runtime.cli import demo, main
 from specfit_runtime.demo_files import demo_prompts
 
-SHORT = ("--prompt", "Emma could not", "--max-new-tokens", "12", "--expert-cache", "4")
+SHORT = ("--prompt", "Emma could not", "--max-new-tokens", "8", "--expert-cache", "4")
 
 
 def test_json_compares_every_policy_with_the_stock_model(capsys):
@@ -25,7 +25,7 @@ def test_json_compares_every_policy_with_the_stock_model(capsys):
     for entry in document["policies"]:
         assert entry["equal"] is True
         assert entry["link_bandwidth"] == 10e9
-        assert entry["totals"]["new_tokens"] == 12
+        assert entry["totals"]["new_tokens"] == 8
         assert entry["totals"]["hits"] + entry["totals"]["misses"] == entry["totals"]["lookups"]
     plain, _, tree = (entry["totals"] for entry in document["policies"])
     assert plain["tokens_per_pass"] == 1.0
@@ -33,7 +33,7 @@ def test_json_compares_every_policy_with_the_stock_model(capsys):
     inputs = AutoTokenizer.from_pretrained(demo_model())("Emma could not", return_tensors="pt")
     model = AutoModelForCausalLM.from_pretrained(demo_model(), dtype=torch.float32)
     expected = model.generate(
-        **inputs, do_sample=False, temperature=None, top_k=None, max_new_tokens=12
+        **inputs, do_sample=False, temperature=None, top_k=None, max_new_tokens=8
     )
     assert document["token_ids"] == [expected[0, inputs["input_ids"].shape[1] :].tolist()]
 
@@ -49,7 +49,7 @@ def test_the_table_says_what_was_moved_and_over_what(capsys):
     for column in ("tokens/pass", "bytes/token", "hits", "draft", "search", "transfer", "verify"):
         assert column in header
     assert [line.split()[0] for line in lines[lines.index(header) + 2 :][:2]] == ["ar", "chain-2"]
-    assert "token ids of ar and chain-2 equal those of the stock model: 12 tokens" in lines[-1]
+    assert "token ids of ar and chain-2 equal those of the stock model: 8 tokens" in lines[-1]
 
 
 @pytest.mark.parametrize("output", [(), ("--json",)], ids=["table", "json"])
@@ -84,6 +84,14 @@ def test_errors_are_one_line(arguments, message, capsys):
     assert main(["demo", "--max-new-tokens", "4", *arguments]) == 1
     captured = capsys.readouterr()
     assert message in captured.err.splitlines()[-1]
+
+
+def test_no_link_is_emulated_when_told_so(capsys):
+    arguments = ("--policy", "ar", "--emulate-link", "0", "--store", "ram")
+    assert main(["demo", *SHORT, *arguments]) == 0
+    out = capsys.readouterr().out
+    assert "emulated" not in out
+    assert "the others: ram." in out
 
 
 def test_the_shipped_prompts_are_four_and_fit():

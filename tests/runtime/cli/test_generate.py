@@ -23,7 +23,7 @@ from specfit_runtime.cli import main
 from specfit_runtime.report import DecodeReport
 
 PROMPT = "CHAPTER III\n\nEmma could not forgive her;"
-NEW = 16
+NEW = 12
 GREEDY = {"do_sample": False, "temperature": None, "top_k": None}
 #: What every run here shares; two slots per layer make misses, waves and evictions certain.
 COMMON = ("--dtype", "float32", "--max-new-tokens", str(NEW), "--expert-cache", "2")
@@ -79,22 +79,24 @@ def test_text_is_streamed_and_the_summary_goes_to_standard_error(stock, tokenize
     assert "emulated link    5.00 GB/s" in captured.err
 
 
-def test_a_prompt_from_a_file_and_from_standard_input(tmp_path, monkeypatch, capsys):
+def test_a_prompt_from_a_file_and_from_standard_input(
+    tmp_path, monkeypatch, stock, tokenizer, capsys
+):
     path = tmp_path / "prompt.txt"
     path.write_text(PROMPT, encoding="utf-8")
     common = ("--policy", "ar", "--json", *COMMON)
-    assert main(["generate", "--prompt", PROMPT, *common]) == 0
-    given = _json(capsys)["token_ids"]
+    expected = _stock_tokens(stock, tokenizer, PROMPT)
     assert main(["generate", "--prompt-file", str(path), *common]) == 0
-    assert _json(capsys)["token_ids"] == given
+    assert _json(capsys)["token_ids"] == expected
     monkeypatch.setattr(sys, "stdin", io.StringIO(PROMPT))
     assert main(["generate", "--prompt-file", "-", *common]) == 0
-    assert _json(capsys)["token_ids"] == given
+    assert _json(capsys)["token_ids"] == expected
 
 
 def test_drawn_tokens_are_those_of_the_stock_model_with_the_same_seed(stock, tokenizer, capsys):
     options = ("--temperature", "0.9", "--top-k", "30", "--top-p", "0.95", "--seed", "7")
-    assert main(["generate", "--prompt", PROMPT, "--json", *options, *COMMON]) == 0
+    arguments = ("--policy", "eagle-4", "--json", *options, *COMMON)
+    assert main(["generate", "--prompt", PROMPT, *arguments]) == 0
     document = _json(capsys)
     transformers.set_seed(7)
     expected = _stock_tokens(
@@ -106,7 +108,7 @@ def test_drawn_tokens_are_those_of_the_stock_model_with_the_same_seed(stock, tok
 
 
 def test_a_repetition_penalty_is_obeyed(stock, tokenizer, capsys):
-    arguments = ("--repetition-penalty", "1.5", "--json", *COMMON)
+    arguments = ("--repetition-penalty", "1.5", "--policy", "eagle-4", "--json", *COMMON)
     assert main(["generate", "--prompt", PROMPT, *arguments]) == 0
     expected = _stock_tokens(stock, tokenizer, PROMPT, repetition_penalty=1.5)
     assert _json(capsys)["token_ids"] == expected
@@ -115,7 +117,7 @@ def test_a_repetition_penalty_is_obeyed(stock, tokenizer, capsys):
 
 def test_the_report_file_holds_what_json_says(tmp_path, capsys):
     path = tmp_path / "report.jsonl"
-    arguments = ("--report", str(path), "--store", "ram", "--json", *COMMON)
+    arguments = ("--report", str(path), "--store", "ram", "--policy", "ar", "--json", *COMMON)
     assert main(["generate", "--prompt", PROMPT, *arguments]) == 0
     written = DecodeReport.read_jsonl(path)
     assert written == DecodeReport.from_dict(_json(capsys)["report"])
