@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
     """Add the subcommand to ``commands``."""
     parser = commands.add_parser(
         "demo",
-        help="decode with the shipped model, plainly and with specfit, and compare",
+        help="decode with the shipped model, plainly and with specfit",
         description="Decode the same prompts greedily in float32 with the shipped model, its "
         "experts offloaded, plainly and with specfit. Every policy's token ids are compared with "
         "those of the stock model, which has all its weights in memory; a difference is an error. "
@@ -45,8 +45,8 @@ def add_parser(commands: Any) -> None:
         "--policy",
         action="append",
         metavar="NAME",
-        help=f"what to decode with besides {_PLAIN}: {', '.join(POLICIES)}; may be repeated "
-        "(specfit)",
+        help="what to decode with besides plain decoding: "
+        f"{', '.join(name for name in POLICIES if name != _PLAIN)}; may be repeated (specfit)",
     )
     parser.add_argument(
         "--prompt", action="append", metavar="TEXT", help="a prompt; may be repeated; default: four"
@@ -68,8 +68,8 @@ def add_parser(commands: Any) -> None:
         type=float,
         default=_LINK,
         metavar="GB/S",
-        help="make every transfer take its bytes over this bandwidth, so that the small model's "
-        f"experts are as tedious to bring in as a large one's; 0: as fast as it goes ({_LINK:g})",
+        help="make every transfer take its bytes over this bandwidth, so that bringing experts in "
+        f"takes time, as it does for large models; 0: no link is emulated ({_LINK:g})",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)

@@ -27,6 +27,11 @@ from .options import (
 )
 from .prompts import one_prompt
 
+_DESCRIPTION = """\
+Decode a text with a model whose experts are brought in as they are needed. The text goes to
+standard output as it comes, a summary to standard error. With KIND, write a generated selection
+instance to a file instead; the same arguments give the same one."""
+
 _MAX_NEW_TOKENS = 128
 _PREFETCH: dict[str, bool | Literal["auto"]] = {"auto": "auto", "on": True, "off": False}
 
@@ -35,13 +40,10 @@ def add_parser(commands: Any) -> None:
     """Add the subcommand to ``commands``."""
     parser = commands.add_parser(
         "generate",
-        help="decode a text with an offloaded model; with KIND, write a selection instance",
+        help="decode a text; with KIND, write a selection instance",
         usage="specfit generate [--model DIR] --prompt TEXT [options]\n"
         "       specfit generate KIND -o FILE [options]",
-        description="Decode a text with a model whose experts are brought in as they are needed. "
-        "The text goes to standard output as it comes, a summary to standard error. With KIND, "
-        "write a generated selection instance to a file instead; the same arguments give the same "
-        "one.",
+        description=_DESCRIPTION,
         epilog=instances.kinds_table(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

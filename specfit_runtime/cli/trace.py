@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
     """Add the subcommand to ``commands``."""
     parser = commands.add_parser(
         "trace",
-        help="record decoding with its draft trees and routing, for specfit replay",
+        help="record decoding with its draft trees, for specfit replay",
         description="Decode prompts greedily. At every position the drafter grows its whole pool, "
         "the target verifies it, and probabilities, acceptance and the experts of every node are "
         "recorded. `specfit replay FILE` walks the recording under any policy, cache and machine.",
