@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 _MEMORY = 32
 #: Cycles seen before prefetching may begin on its own.
 _LEAST_CYCLES = 16
-#: What prefetching must hide for each second of transfer that it is expected to waste.
-_MARGIN = 1.25
+#: What prefetching must hide for each second of transfer that it wastes: an expert fetched in vain
+#: occupies the link, and pushes out another that may have to be fetched again.
+_MARGIN = 3.0
 
 
 class Prefetcher:
@@ -40,9 +42,10 @@ class Prefetcher:
     Notes
     -----
     With R seconds of transfer predicted rightly, W wrongly, and C seconds of compute per cycle,
-    prefetching overlaps at most min(C, R) seconds and occupies the link for W in vain. On a slow
-    link with a middling predictor W is the larger, which is why reading ahead is known to raise the
-    hit rate and lower the speed.
+    prefetching hides at most min(C, R) seconds, occupies the link for W in vain, pushes out as many
+    experts that were there, and takes the time of asking for each. On a slow link with a middling
+    predictor W is the larger, which is why reading ahead is known to raise the hit rate and lower
+    the speed.
     """
 
     def __init__(
@@ -54,13 +57,14 @@ class Prefetcher:
         self._expert_time = expert_time
         self._cycles = 0
         self._right = self._wrong = self._compute = 0.0
+        self._asking = 0.0
 
     @property
     def wanted(self) -> bool:
         """Whether the next pass is to be prefetched for."""
         if self.mode != "auto":
             return bool(self.mode)
-        hidden = min(self._compute, self._right)
+        hidden = min(self._compute, self._right) - self._asking
         return self._cycles >= _LEAST_CYCLES and hidden > _MARGIN * self._wrong
 
     def issue(self, cache: ExpertCache, experts: NDArray[Any]) -> None:
@@ -72,12 +76,14 @@ class Prefetcher:
         experts : ndarray of int, shape (n, L, k)
             Predicted experts of the chosen nodes, -1 pads.
         """
+        begin = perf_counter()
         for layer in range(experts.shape[1]):
             found, count = np.unique(experts[:, layer], return_counts=True)
             if len(found) and found[0] < 0:
                 found, count = found[1:], count[1:]
             # The likeliest first: what does not fit is dropped.
             cache.prefetch(layer, found[np.argsort(-count, kind="stable")].tolist())
+        self._asking += perf_counter() - begin
 
     def learn(
         self,
@@ -105,4 +111,5 @@ class Prefetcher:
         self._right = keep * self._right + float(right)
         self._wrong = keep * self._wrong + float(wrong)
         self._compute = keep * self._compute + compute_seconds
+        self._asking *= keep
         self._cycles += 1
