@@ -32,6 +32,8 @@ PROMPTS = ROOT / "benchmarks" / "heldout_prompts.jsonl"
 OUTPUT = ROOT / "benchmarks" / "results" / "emulated_link.txt"
 POLICIES = ("ar", "chain-2", "chain-4", "eagle-8", "eagle-60", "evict", "ecospec", "specfit")
 
+_PARTS = ("draft", "search", "transfer", "verify", "other")
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -150,11 +152,11 @@ def table(cell: Cell) -> str:
                 f"{merged.moved_per_token:.2f}",
                 f"{merged.bytes_per_token / 1e3:.0f}",
                 f"{merged.hit_rate:.1%}",
-                *(f"{merged.share(part):.0%}" for part in ("draft", "search", "transfer", "verify")),
+                *(f"{merged.share(part):.0%}" for part in _PARTS),
             ]
         )
     head = ["policy", "speed", "worst", "best", "tokens", "nodes", "moved", "kB", "hits"]
-    return format_table([*head, "draft", "search", "transfer", "verify"], rows, left=["policy"])
+    return format_table([*head, *_PARTS], rows, left=["policy"])
 
 
 def report(cells: Sequence[Cell], ratio: float, n_prompts: int, new_tokens: int) -> str:
