@@ -17,15 +17,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
-
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from typing import TYPE_CHECKING, Any
 
 from specfit_opt.cli.table import format_table
 from specfit_opt.files.atomic import atomic_write
-from specfit_runtime import SpecFit, calibrate, demo_drafter, demo_model, load_offloaded, offload_of
-from specfit_runtime.report import DecodeReport
+
+if TYPE_CHECKING:
+    from specfit_runtime import DecodeReport
+
+# What runs a model is imported where it is used: asv imports every module here, also where only the
+# packages of its own benchmarks are installed.
 
 ROOT = Path(__file__).resolve().parents[1]
 PROMPTS = ROOT / "benchmarks" / "heldout_prompts.jsonl"
@@ -51,6 +52,8 @@ class Cell:
         return math.fsum(self.seconds(policy, i) for i in range(len(self.reports[policy])))
 
     def merged(self, policy: str) -> DecodeReport:
+        from specfit_runtime import DecodeReport
+
         return DecodeReport.merge([r for repeats in self.reports[policy] for r in repeats])
 
 
@@ -76,6 +79,11 @@ def run(
     RuntimeError
         If an output differs from that of stock decoding.
     """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from specfit_runtime import SpecFit, demo_drafter, demo_model, offload_of
+
     tokenizer = AutoTokenizer.from_pretrained(demo_model())
     prompts = [tokenizer(p, return_tensors="pt").input_ids for p in heldout_prompts()[:n_prompts]]
     stock = AutoModelForCausalLM.from_pretrained(demo_model(), dtype=torch.float32).eval()
@@ -113,6 +121,8 @@ def run(
 
 def load(expert_cache: float, bandwidth: float | None) -> Any:
     """Return the shipped model, its experts in memory: no disk shall add to the link's time."""
+    from specfit_runtime import demo_model, load_offloaded
+
     return load_offloaded(
         demo_model(),
         expert_cache=expert_cache,
@@ -124,6 +134,8 @@ def load(expert_cache: float, bandwidth: float | None) -> Any:
 
 def link_bandwidth(expert_cache: float, ratio: float) -> float:
     """Return the bytes per second at which a cold token's experts take ``ratio`` computes."""
+    from specfit_runtime import calibrate, offload_of
+
     model = load(expert_cache, None)
     with offload_of(model) as offload:
         one = calibrate(model, max_nodes=1).node_time[0]
@@ -187,6 +199,8 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--output", type=Path, default=OUTPUT)
     options = parser.parse_args()
+    import torch
+
     torch.set_num_threads(1)
     policies = list(dict.fromkeys(["ar", *(options.policy or POLICIES)]))
     cells = [
