@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ def add_parser(commands: Any) -> None:
         description="Decode the same prompts greedily in float32 with the shipped model, its "
         "experts offloaded, plainly and with specfit. Every policy's token ids are compared with "
         "those of the stock model, which has all its weights in memory; a difference is an error. "
-        "Each policy begins with an empty cache.",
+        "Each policy has a model and a cache of its own, empty at first.",
     )
     parser.add_argument(
         "--policy",
@@ -121,9 +122,7 @@ def _compare(
         "store": args.store,
         "link_bandwidth": bandwidth,
     }
-    decoded = {
-        policy: _decode(policy, inputs, args.max_new_tokens, options) for policy in policies
-    }
+    decoded = _decode(policies, inputs, args.max_new_tokens, options)
     differing = [name for name, found in decoded.items() if found.tokens != expected]
     if args.json:
         print_json(
@@ -168,26 +167,36 @@ def _stock(inputs: list[Any], max_new_tokens: int) -> list[list[int]]:
 
 
 def _decode(
-    policy: str, inputs: list[Any], max_new_tokens: int, options: dict[str, Any]
-) -> _Decoded:
+    policies: list[str], inputs: list[Any], max_new_tokens: int, options: dict[str, Any]
+) -> dict[str, _Decoded]:
+    """Decode every prompt with one policy after the other, each on a model and a cache of its own.
+
+    In turns, so that a machine that slows down meanwhile does so for all of them.
+    """
     import torch
 
     from ..offload import load_offloaded, offload_of
     from ..report import DecodeReport
     from ..speculate import SpecFit
 
-    model = load_offloaded(demo_model(), dtype=torch.float32, **options)
-    try:
-        model.generation_config = _greedy(model.generation_config, max_new_tokens)
-        spec = SpecFit(f"eagle3:{demo_drafter()}", policy=policy)
-        tokens, reports = [], []
+    tokens: dict[str, list[list[int]]] = {policy: [] for policy in policies}
+    reports: dict[str, list[DecodeReport]] = {policy: [] for policy in policies}
+    with ExitStack() as loaded:
+        models = {}
+        for policy in policies:
+            models[policy] = load_offloaded(demo_model(), dtype=torch.float32, **options)
+            loaded.enter_context(offload_of(models[policy]))
+        specs = {policy: SpecFit(f"eagle3:{demo_drafter()}", policy=policy) for policy in policies}
         for encoded in inputs:
-            output = model.generate(**encoded, custom_generate=spec)
-            tokens.append(_new_tokens(output, encoded))
-            reports.append(spec.report)
-        return _Decoded(tokens, DecodeReport.merge(reports))
-    finally:
-        offload_of(model).close()
+            for policy, model in models.items():
+                model.generation_config = _greedy(model.generation_config, max_new_tokens)
+                output = model.generate(**encoded, custom_generate=specs[policy])
+                tokens[policy].append(_new_tokens(output, encoded))
+                reports[policy].append(specs[policy].report)
+    return {
+        policy: _Decoded(tokens[policy], DecodeReport.merge(reports[policy]))
+        for policy in policies
+    }
 
 
 def _greedy(stock: Any, max_new_tokens: int) -> Any:
