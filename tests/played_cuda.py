@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import RLock, local
 
 import pytest
 import torch
@@ -23,7 +24,17 @@ class Device:
         self.refuse_from = 1 << 62
         self.streams: list[Stream] = []
         self.main = Stream(self)
-        self.current = self.main
+        #: Held while work is done, which any thread may do that waits for it.
+        self.lock = RLock()
+        self._current = local()  # every thread has its own
+
+    @property
+    def current(self) -> Stream:
+        return getattr(self._current, "stream", self.main)
+
+    @current.setter
+    def current(self, stream: Stream) -> None:
+        self._current.stream = stream
 
     def run(self) -> None:
         """Do all that can be done."""
@@ -53,17 +64,19 @@ class Stream:
         device.streams.append(self)
 
     def step(self) -> bool:
-        if self.work and self.work[0]():
-            del self.work[0]
-            return True
+        with self.device.lock:
+            if self.work and self.work[0]():
+                del self.work[0]
+                return True
         return False
 
     def wait_event(self, event: Event) -> None:
         self.work.append(event.query)
 
     def synchronize(self) -> None:
-        self.device.run()
-        assert not self.work
+        with self.device.lock:
+            self.device.run()
+            assert not self.work
 
 
 class Event:
@@ -86,10 +99,11 @@ class Event:
 
     def synchronize(self) -> None:
         assert self.stream is not None
-        while not self.query():
-            # No stream gets further than it must.
-            others = (stream.step() for stream in self.stream.device.streams)
-            assert self.stream.step() or any(others), "waits for ever"
+        with self.stream.device.lock:
+            while not self.query():
+                # No stream gets further than it must.
+                others = (stream.step() for stream in self.stream.device.streams)
+                assert self.stream.step() or any(others), "waits for ever"
 
     def elapsed_time(self, end: Event) -> float:
         assert self.timed
