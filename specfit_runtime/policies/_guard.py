@@ -31,10 +31,14 @@ class PlainGuard:
     def __init__(self) -> None:
         self.budget = SpeculationBudget()
         self._waited = self._loads = 0.0
-        self.start()
+        self._forget_cache()
 
     def start(self) -> None:
         """Begin another text: from here on both decode from the same cache."""
+        self.budget.start()
+        self._forget_cache()
+
+    def _forget_cache(self) -> None:
         self._cache: PlainCache | None = None
         self._pass_seconds = 0.0
         self._expert_seconds = 0.0

@@ -49,16 +49,16 @@ class WastePrices:
             Distinct per node and layer, -1 pads.
         """
         m = len(parent)
-        used = np.where(experts < 0, self._n_experts, experts) + self._offset
-        used = used.reshape(m, -1)
+        # Padding, -1, falls into the last column of the layer before, and of the last layer.
+        used = (experts + self._offset).reshape(m, -1)
         row = np.arange(m)[:, None]
         if self._first or len(self._path_uses):
             path_uses = self._path_uses[parent - self._first]
             self._first += len(self._path_uses)
         else:
             path_uses = np.zeros((m, self._path_uses.shape[1]), dtype=np.bool_)
-        fresh = ~path_uses[row, used]
-        weight = np.where(fresh, path_prob[:, None], 0.0)
+        weight = path_prob[:, None] * ~path_uses[row, used]
+        used[used < 0] += len(self._met)
         self._met += np.bincount(used.ravel(), weight.ravel(), minlength=len(self._met))
         path_uses[row, used] = True
         self._path_uses = path_uses
