@@ -104,10 +104,13 @@ def run(args: argparse.Namespace) -> None:
 def _compare(
     args: argparse.Namespace, prompts: list[str], policies: list[str], bandwidth: float | None
 ) -> None:
+    import torch
+
     from ..policies import make_policy
 
     for name in policies:
         make_policy(name)  # refuses an unknown one before anything is decoded
+    torch.set_num_threads(1)  # the model is so small that more would only wait for each other
     no_progress_bars()
     tokenizer = load_tokenizer(str(demo_model()))
     inputs = [tokenizer(prompt, return_tensors="pt") for prompt in prompts]
