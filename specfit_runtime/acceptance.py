@@ -299,7 +299,7 @@ class AcceptanceCalibrator:
             before = int(node)
             children = np.flatnonzero(parents == node)
             if not children.size:
-                break
+                continue
             q = _checked_prob(parents[children], probs[children], f"the children of node {node}")
             hit = tokens[children] == int(next_token)
             self._score(self._conditional(np.zeros(len(q), dtype=np.int64), q, depth), hit)

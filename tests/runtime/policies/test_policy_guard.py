@@ -1,0 +1,276 @@
+"""What keeps speculation from losing against plain decoding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fake_view import FakeView
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specfit_opt.replay.caches import get_cache
+from specfit_runtime.policies import Choice, Outcome, SpecFitPolicy
+from specfit_runtime.policies._bias import WasteBias
+from specfit_runtime.policies._budget import SpeculationBudget
+from specfit_runtime.policies._guard import PlainGuard
+from specfit_runtime.policies._plain_cache import PlainCache
+
+
+class TestPlainCache:
+    @given(seed=st.integers(0, 10_000), slots=st.integers(2, 6))
+    def test_it_is_the_reference_cache_of_the_replay(self, seed: int, slots: int) -> None:
+        rng = np.random.default_rng(seed)
+        n_layers, n_experts, top_k = 2, 7, 2
+        cache = PlainCache(
+            np.zeros((n_layers, n_experts), dtype=np.bool_), np.full(n_layers, slots)
+        )
+        reference = get_cache("lru").make(n_layers, n_experts, slots)
+        for _ in range(30):
+            ids = np.argsort(rng.random((n_layers, n_experts)), axis=1)[:, :top_k]
+            used = np.zeros((n_layers, n_experts), dtype=np.bool_)
+            used[np.arange(n_layers)[:, None], ids] = True
+            missed = reference.use(used)
+            assert cache.run(ids[None]).tolist() == missed.sum(axis=1).tolist()
+            np.testing.assert_array_equal(cache.resident, reference.resident)
+
+    def test_it_begins_with_a_copy_of_what_is_there(self) -> None:
+        resident = np.array([[True, False, True]])
+        cache = PlainCache(resident, np.array([2]))
+        resident[:] = False
+        assert cache.run(np.array([[[0, 2]]])).tolist() == [0]
+        assert cache.run(np.array([[[1, -1]]])).tolist() == [1]
+        assert cache.resident.sum() == 2
+
+    def test_padding_is_never_missed(self) -> None:
+        cache = PlainCache(np.zeros((1, 3), dtype=np.bool_), np.array([3]))
+        assert cache.run(np.array([[[-1, -1]], [[0, -1]], [[0, -1]]])).tolist() == [1]
+
+
+class TestBudget:
+    def test_the_first_passes_are_plain(self) -> None:
+        budget = SpeculationBudget()
+        for _ in range(3):
+            assert not budget.allows
+            budget.settle(1.0, 1, 0.0, False)
+        assert budget.allows
+        assert budget.balance == pytest.approx(1.0)
+
+    def test_a_slow_first_pass_does_not_make_the_allowance_large(self) -> None:
+        budget = SpeculationBudget()
+        for seconds in (10.0, 1.0, 2.0):
+            budget.settle(seconds, 1, 0.0, False)
+        assert budget.balance == pytest.approx(1.0)
+
+    def test_rests_double_while_tries_fail(self) -> None:
+        budget = started()
+        budget.settle(1.0, 1, -2.0, True)
+        rests = []
+        for _ in range(4):
+            rest = 0
+            while not budget.allows:
+                budget.settle(1.0, 1, 0.0, False)
+                rest += 1
+            rests.append(rest)
+            budget.settle(1.0, 1, -1.0, True)
+        assert rests == [48, 96, 192, 384]
+
+    def test_a_try_that_gains_ends_the_doubling(self) -> None:
+        budget = started()
+        budget.settle(1.0, 1, -2.0, True)
+        for _ in range(48):
+            budget.settle(1.0, 1, 0.0, False)
+        budget.settle(1.0, 1, -1.0, True)
+        for _ in range(96):
+            budget.settle(1.0, 1, 0.0, False)
+        for _ in range(3):
+            assert budget.allows
+            budget.settle(2.0, 2, 0.5, True)
+        assert budget.balance == pytest.approx(1.75)
+        budget.settle(1.0, 1, -3.0, True)
+        for _ in range(48):
+            assert not budget.allows
+            budget.settle(1.0, 1, 0.0, False)
+        assert budget.allows
+
+    def test_gains_add_up_to_five_passes_and_another_text_inherits_three(self) -> None:
+        budget = started()
+        for _ in range(100):
+            budget.settle(2.0, 2, 1.0, True)
+        assert budget.balance == pytest.approx(5.0, rel=0.01)
+        budget.start()
+        assert budget.balance == pytest.approx(3.0, rel=0.01)
+
+    @given(losses=st.lists(st.floats(0.01, 0.6), min_size=1, max_size=400), n=st.integers(200, 800))
+    def test_speculation_that_always_loses_costs_little(self, losses: list[float], n: int) -> None:
+        budget = started()
+        lost = 0.0
+        for i in range(n):
+            loss = losses[i % len(losses)] if budget.allows else 0.0
+            lost += loss
+            budget.settle(1.0, 1, -loss, budget.allows)
+        # The allowance, then a quarter for each try, each overdrawn by at most one cycle.
+        tries = sum(48 * (2**k - 1) < n for k in range(1, 20))
+        assert lost <= 1.0 + 0.6 + tries * (0.25 + 0.6)
+
+
+def started() -> SpeculationBudget:
+    budget = SpeculationBudget()
+    for _ in range(3):
+        budget.settle(1.0, 1, 0.0, False)
+    return budget
+
+
+class TestBias:
+    def test_it_begins_with_a_share_of_the_roots_loads(self) -> None:
+        bias = WasteBias()
+        assert bias.seconds == 0.0
+        bias.expect(10.0)
+        assert bias.seconds == pytest.approx(2.0)
+        bias.expect(1000.0)
+        assert bias.seconds == pytest.approx(2.0)
+
+    def test_it_learns_seconds_per_rejected_node(self) -> None:
+        bias = WasteBias()
+        bias.expect(10.0)
+        for _ in range(300):
+            bias.learn(excess=0.6, rejected=2.0)
+        assert bias.seconds == pytest.approx(0.3, rel=0.05)
+
+    def test_it_is_never_negative(self) -> None:
+        bias = WasteBias()
+        bias.expect(1.0)
+        for _ in range(10):
+            bias.learn(excess=-5.0, rejected=0.5)
+        assert bias.seconds == 0.0
+
+    def test_an_estimate_that_forbids_everything_fades(self) -> None:
+        bias = WasteBias()
+        bias.expect(10.0)
+        for _ in range(100):
+            bias.doubt()
+        assert bias.seconds < 0.2
+
+
+def plain(view: FakeView, experts: np.ndarray, misses: int, seconds: float) -> Outcome:
+    return Outcome(
+        choice=Choice(np.zeros(1, dtype=np.int64)),
+        levels=0,
+        accepted=np.zeros(1, dtype=np.int64),
+        committed=1,
+        experts=experts,
+        misses=np.array([misses, 0]),
+        seconds=seconds,
+        transfer_seconds=0.1 * misses,
+    )
+
+
+class TestGuard:
+    def test_plain_passes_gain_and_lose_nothing_whatever_they_take(self) -> None:
+        view = FakeView()
+        guard = PlainGuard()
+        experts = np.array([[[0, 1], [-1, -1]]])
+        for i in range(5):
+            guard.look(view)
+            misses = 2 if i == 0 else 0
+            guard.learn(plain(view, experts, misses, seconds=float(i + 1)))
+        assert guard.allows
+        assert guard.budget.balance == pytest.approx(1.02)  # one pass over one node
+
+    def test_a_cycle_is_held_to_plain_decoding_of_its_tokens(self) -> None:
+        view = FakeView([[(0, 0.9), (0, 0.1)]])
+        guard = PlainGuard()
+        one = np.array([[[0, 1], [-1, -1]]])
+        for i in range(3):
+            guard.look(view)
+            guard.learn(plain(view, one, 2 if i == 0 else 0, 1.02))
+        before = guard.budget.balance
+        view.grow(2, 2)
+        guard.look(view)
+        guard.learn(
+            Outcome(
+                choice=Choice(np.array([0, 1, 2])),
+                levels=1,
+                accepted=np.array([0, 1]),
+                committed=2,
+                # The accepted child needs two experts that are not there, the other two more.
+                experts=np.array([[[0, 1], [-1, -1]], [[2, 3], [-1, -1]], [[4, 5], [-1, -1]]]),
+                misses=np.array([4, 0]),
+                seconds=1.06 + 0.05 + 0.4,
+                draft_seconds=0.05,
+                verify_seconds=1.06,
+                transfer_seconds=0.4,
+            )
+        )
+        # Plain: two passes and two loads. Here: one pass of three nodes, a level, four loads.
+        gained = (2 * 1.02 + 2 * 0.1) - (1.06 + 0.05 + 4 * 0.1)
+        assert guard.budget.balance - before == pytest.approx(gained, abs=1e-6)
+
+    def test_loads_in_vain_show_later_too(self) -> None:
+        # Two slots: what the rejected node brought in has pushed out what the next token needs.
+        view = FakeView()
+        guard = PlainGuard()
+        guard.look(view)
+        for i in range(3):
+            guard.look(view)
+            guard.learn(plain(view, np.array([[[0, 1], [-1, -1]]]), 2 if i == 0 else 0, 1.02))
+        before = guard.budget.balance
+        guard.look(view)
+        guard.learn(plain(view, np.array([[[0, 1], [-1, -1]]]), 2, 1.22))
+        assert guard.budget.balance < before
+
+
+class TestPolicy:
+    def lose(self, policy: SpecFitPolicy, cycles: int) -> list[int]:
+        """Run cycles whose drafts are never accepted, and return the levels of each."""
+        levels = []
+        for i in range(cycles):
+            view = FakeView(
+                [[(0, 0.97), (0, 0.01)]], seed=i, acceptance=(0.9,), level_time=0.2,
+                resident=np.ones((2, 6), dtype=np.bool_),
+            )
+            choice = policy.choose(view)
+            levels.append(view.levels)
+            policy.observe(
+                Outcome(
+                    choice=choice,
+                    levels=view.levels,
+                    accepted=np.zeros(1, dtype=np.int64),
+                    committed=1,
+                    experts=view.all_experts[choice.nodes],
+                    misses=np.zeros(2, dtype=np.int64),
+                    seconds=1.0 + 0.02 * len(choice.nodes) + view.draft_time,
+                    draft_seconds=view.draft_time,
+                )
+            )
+        return levels
+
+    def test_a_drafter_that_is_never_right_is_tried_ever_less(self) -> None:
+        levels = np.array(self.lose(SpecFitPolicy(), 1000))
+        assert levels[:3].sum() == 0
+        assert levels[3] == 1
+        tries = np.flatnonzero(levels)
+        assert len(tries) < 25
+        assert (tries >= 700).sum() <= 3
+        assert (tries >= 100).any()  # but never given up
+        lost = 0.22 * levels.sum()
+        assert lost < 0.02 * 1.02 * 1000
+
+    def test_without_the_guard_it_goes_on(self) -> None:
+        assert sum(self.lose(SpecFitPolicy(guard=False), 50)) == 50
+
+    def test_resting_asks_neither_drafter_nor_predictor(self) -> None:
+        policy = SpecFitPolicy()
+        view = FakeView([[(0, 0.97)]])
+        choice = policy.choose(view)
+        assert choice.nodes.tolist() == [0]
+        assert view.calls["grow"] == view.calls["experts"] == 0
+        assert "plain decoding" in choice.reason
+
+    def test_what_was_learned_outlasts_a_text_but_not_fresh(self) -> None:
+        policy = SpecFitPolicy()
+        self.lose(policy, 20)
+        policy.start()
+        assert sum(self.lose(policy, 10)) == 0
+        fresh = policy.fresh()
+        assert isinstance(fresh, SpecFitPolicy)
+        assert sum(self.lose(fresh, 10)) > 0
