@@ -10,9 +10,10 @@ from specfit_opt.solution import node_time_at
 
 from ._budget import SpeculationBudget
 from ._plain_cache import PlainCache
+from ._plain_time import PlainTime
 from .registry import DraftView, Outcome
 
-#: Cycles after which what was seen of the time of a load has lost 63 % of its weight.
+#: Cycles after which what was seen of the wait for an expert has lost 63 % of its weight.
 _MEMORY = 64.0
 #: A cycle counts as at most this many plain passes slower than it should be: the rest is a hiccup.
 _HICCUP = 2.0
@@ -23,13 +24,14 @@ class PlainGuard:
 
     The tokens of a text are the same whatever is verified, and the pass that verifies them shows
     their experts. So it is known what plain decoding would have loaded for them from the cache that
-    it would have had by now, and with the time of a pass over one token, what it would have taken.
-    That includes what a single cycle does not show: that experts loaded in vain push out useful
-    ones, and that others serve later tokens.
+    it would have had by now (`PlainCache`), and from the plain passes in between, what that would
+    have taken (`PlainTime`). The account (`SpeculationBudget`) so includes what a single cycle does
+    not show: that experts loaded in vain push out useful ones, and that others serve later tokens.
     """
 
     def __init__(self) -> None:
         self.budget = SpeculationBudget()
+        self._time = PlainTime()
         self._waited = self._loads = 0.0
         self._forget_cache()
 
@@ -41,7 +43,7 @@ class PlainGuard:
     def _forget_cache(self) -> None:
         self._cache: PlainCache | None = None
         self._pass_seconds = 0.0
-        self._expert_seconds = 0.0
+        self._load_seconds = 0.0
 
     @property
     def allows(self) -> bool:
@@ -54,7 +56,7 @@ class PlainGuard:
             self._cache = PlainCache(view.resident, view.slots)
         cost = view.cost_model
         self._pass_seconds = cost.fixed_time + node_time_at(cost, 1)
-        self._expert_seconds = mean_expert_time(cost)
+        self._load_seconds = mean_expert_time(cost)
 
     def learn(self, outcome: Outcome) -> None:
         """Compare a cycle with plain decoding of the same tokens."""
@@ -66,17 +68,19 @@ class PlainGuard:
         keep = 1.0 - 1.0 / _MEMORY
         self._waited = keep * self._waited + outcome.transfer_seconds
         self._loads = keep * self._loads + misses
-        load = self._waited / self._loads if self._loads else self._expert_seconds
-        tokens = len(rows)
-        compute = tokens * self._pass_seconds
-        plain = compute + load * plain_misses
-        # Both sides are charged the same for a load, so that the luck of the link cancels out; and
-        # a plain cycle differs from plain decoding in its loads alone.
-        gained = load * (plain_misses - misses)
+        # The cost model's time of a load is what a predicted load costs; here they are real ones.
+        load = self._waited / self._loads if self._loads else self._load_seconds
+        prices = self._pass_seconds, load
+        if not outcome.levels:
+            self._time.learn(outcome.seconds, misses, *prices)
+        plain = self._time.seconds(len(rows), plain_misses, *prices)
         if outcome.levels:
-            took = outcome.seconds - outcome.transfer_seconds
-            gained += compute - min(took, compute + _HICCUP * self._pass_seconds)
-        self.budget.settle(plain, tokens, gained, outcome.levels > 0)
+            slow = plain + _HICCUP * self._time.seconds(1.0, misses, *prices)
+            gained = plain - min(outcome.seconds, slow)
+        else:
+            # A plain pass differs from plain decoding in what it finds in the cache alone.
+            gained = plain - self._time.seconds(1.0, misses, *prices)
+        self.budget.settle(plain, len(rows), gained, outcome.levels > 0)
 
 
 def mean_expert_time(cost: CostModel) -> float:

@@ -124,11 +124,15 @@ class SpecFitPolicy(Policy):
             if not self._guard.allows:
                 reason = "speculation has lost what it may lose against plain decoding"
                 return Choice(np.zeros(1, dtype=np.int64), expected_tokens=1.0, reason=reason)
-        # What a level can hold at most, so that one table of node times serves the whole tree.
+        # The most nodes that a tree can have, so that one table of node times serves all levels.
         most = 1 + self.top_k * (1 + self.width * (self.levels - 1))
-        search = _Search(view, for_sizes(view.cost_model, most), self.objective)
+        cost = for_sizes(view.cost_model, most)
+        if self.stop == "expected" and self.objective == "waste" and not _may_pay(view, cost):
+            reason = "drafting is not expected to pay for its own time"
+            return Choice(np.zeros(1, dtype=np.int64), expected_tokens=1.0, reason=reason)
+        search = _Search(view, cost, self.objective)
         if self.objective == "waste":
-            self._bias.expect(search.prices_of_root())
+            self._bias.expect(search.root_load)
         reason = self._grow(view, search)
         self._search = search
         return search.choice(reason)
@@ -152,16 +156,18 @@ class SpecFitPolicy(Policy):
     def _grow(self, view: DraftView, search: _Search) -> str:
         """Draft while the rule says so, and return why it ended."""
         solution = search.extend(0.0)
+        known = self.stop == "expected" and self.objective == "waste"  # see _may_pay
         while view.levels < self.levels:
             left = self.levels - view.levels
             if view.max_levels is not None:
                 left = min(left, view.max_levels - view.levels)
             if left < 1:
                 return "the drafter drafts no deeper"
-            if self.stop in ("expected", "certified"):
+            if self.stop in ("expected", "certified") and not known:
                 go, reason = search.advice(left, self.stop == "expected")
                 if not go:
                     return reason
+            known = False
             if not view.grow(self.top_k, self.width):
                 return "the drafter had no more"
             before = solution.objective
@@ -196,9 +202,10 @@ class _Search:
         self._search = self._new(cost)
         self.seconds = 0.0
 
-    def prices_of_root(self) -> float:
-        """Return the seconds that the root's predicted experts take to load."""
-        return self.load_time(self._experts)
+    @property
+    def root_load(self) -> float:
+        """Seconds that the root's predicted experts take to load."""
+        return self.load_time(self._experts[:1])
 
     def extend(self, charge: float) -> Solution:
         """Take in what was drafted since the last call.
@@ -289,6 +296,21 @@ class _Search:
     def _new(self, cost: CostModel) -> TreeSearch:
         n_layers, n_experts = self._resident.shape
         return TreeSearch(cost, n_layers, n_experts, self._resident, rate=self._rate)
+
+
+def _may_pay(view: DraftView, cost: CostModel) -> bool:
+    """Return what the expected rule says of the first level for the objective "waste".
+
+    The root's experts cost nothing, so neither do those of its virtual child, and the rule is a
+    comparison of two ratios. Decided before anything is predicted, so that plain decoding costs
+    nothing.
+    """
+    if view.max_levels is not None and view.max_levels < 1:
+        return False
+    acceptance = view.acceptance
+    alone = cost.fixed_time + node_time_at(cost, 1)
+    both = cost.fixed_time + node_time_at(cost, 2) + view.level_time
+    return (1.0 + acceptance[min(1, len(acceptance) - 1)]) * alone > both
 
 
 def _make(number: int | None, **options: Any) -> Policy:

@@ -13,6 +13,7 @@ from .registry import DraftNodes, PredictorKind, RoutingPredictor, checked_exper
 
 #: Occurrences of a token that are remembered, and the weight of each relative to the next later.
 _REMEMBERED, _DECAY = 4, 0.7
+_WEIGHTS = (_DECAY ** np.arange(_REMEMBERED))[None, :, None, None]
 #: Tokens of the text from which those are drawn that stand in for unknown ones.
 _SPREAD = 1024
 #: Observed tokens that may wait until a prediction is asked for.
@@ -207,23 +208,23 @@ class Frequency(RoutingPredictor):
     def _most_used(self, history: NDArray[np.integer]) -> NDArray[np.int64]:
         assert self._shape is not None  # checked by observe
         n_layers, n_experts, top_k = self._shape
+        # Padding, -1, falls into the last column of the layer before, which is dropped, or into
+        # the entry before all others.
+        width = n_experts + 1
         best = np.empty((len(history), n_layers, top_k), dtype=np.int64)
-        layer = np.arange(n_layers)[None, :, None]
+        column = 1 + np.arange(n_layers)[:, None] * width
         # In pieces, so that a long prompt does not need a table of all its tokens at once.
-        step = max(1, (1 << 18) // (n_layers * n_experts))
+        step = max(1, (1 << 18) // (n_layers * width))
         for begin in range(0, len(history), step):
             part = history[begin : begin + step]
-            row = np.arange(len(part))[:, None, None]
-            # Padding, -1, falls into a last column, which is dropped.
-            score = np.zeros((len(part), n_layers, n_experts + 1), dtype=np.float32)
-            for age in range(_REMEMBERED):
-                score[row, layer, part[:, age]] += np.float32(_DECAY**age)
-            score = score[:, :, :n_experts]
-            found = np.argpartition(-score, top_k - 1, axis=2)[:, :, :top_k]
+            n = len(part)
+            at = np.arange(n)[:, None, None, None] * (n_layers * width) + column + part
+            weight = np.broadcast_to(_WEIGHTS, at.shape)
+            size = 1 + n * n_layers * width
+            score = np.bincount(at.ravel(), weight.ravel(), minlength=size)[1:]
+            score = score.reshape(n, n_layers, width)[:, :, :n_experts]
+            found = np.argsort(-score, axis=2, kind="stable")[:, :, :top_k]
             value = np.take_along_axis(score, found, axis=2)
-            order = np.argsort(-value, axis=2, kind="stable")
-            found = np.take_along_axis(found, order, axis=2)
-            value = np.take_along_axis(value, order, axis=2)
             best[begin : begin + step] = np.where(value > 0.0, found, -1)
         return best
 

@@ -14,6 +14,7 @@ from specfit_runtime.policies._bias import WasteBias
 from specfit_runtime.policies._budget import SpeculationBudget
 from specfit_runtime.policies._guard import PlainGuard
 from specfit_runtime.policies._plain_cache import PlainCache
+from specfit_runtime.policies._plain_time import PlainTime
 
 
 class TestPlainCache:
@@ -164,25 +165,59 @@ def plain(view: FakeView, experts: np.ndarray, misses: int, seconds: float) -> O
     )
 
 
+class TestPlainTime:
+    def test_before_anything_was_seen_it_believes_the_cost_model(self) -> None:
+        time = PlainTime()
+        assert time.seconds(3, 10, 1.0, 0.1) == pytest.approx(4.0)
+
+    @pytest.mark.parametrize(("per_pass", "per_load"), [(1.0, 0.1), (0.7, 0.3), (1.5, 0.0)])
+    def test_it_tells_passes_from_loads(self, per_pass: float, per_load: float) -> None:
+        time = PlainTime()
+        rng = np.random.default_rng(0)
+        for _ in range(200):
+            misses = float(rng.integers(0, 20))
+            noise = 1.0 + 0.05 * rng.standard_normal()
+            time.learn((per_pass + per_load * misses) * noise, misses, 1.0, 0.1)
+        for misses in (0.0, 10.0):
+            expected = per_pass + per_load * misses
+            assert time.seconds(1, misses, 1.0, 0.1) == pytest.approx(expected, rel=0.05)
+
+    def test_it_keeps_up_with_the_cost_model(self) -> None:
+        time = PlainTime()
+        for i in range(200):
+            time.learn(2.0 + 0.2 * (i % 5), i % 5, 1.0, 0.1)
+        # The machine has become three times slower, and the cost model has noticed.
+        assert time.seconds(1, 5, 3.0, 0.3) == pytest.approx(3 * (2.0 + 0.2 * 5), rel=0.1)
+
+    def test_a_hiccup_moves_it_little(self) -> None:
+        time = PlainTime()
+        for _ in range(60):
+            time.learn(1.0, 0.0, 1.0, 0.1)
+        time.learn(100.0, 0.0, 1.0, 0.1)
+        assert time.seconds(1, 0, 1.0, 0.1) < 1.1
+
+
 class TestGuard:
     def test_plain_passes_gain_and_lose_nothing_whatever_they_take(self) -> None:
         view = FakeView()
         guard = PlainGuard()
         experts = np.array([[[0, 1], [-1, -1]]])
-        for i in range(5):
+        balances = []
+        for i in range(30):
             guard.look(view)
             misses = 2 if i == 0 else 0
-            guard.learn(plain(view, experts, misses, seconds=float(i + 1)))
+            guard.learn(plain(view, experts, misses, seconds=1.02 + 0.5 * (i % 3)))
+            balances.append(guard.budget.balance)
         assert guard.allows
-        assert guard.budget.balance == pytest.approx(1.02)  # one pass over one node
+        assert balances[3:] == [balances[2]] * 27
 
     def test_a_cycle_is_held_to_plain_decoding_of_its_tokens(self) -> None:
         view = FakeView([[(0, 0.9), (0, 0.1)]])
         guard = PlainGuard()
         one = np.array([[[0, 1], [-1, -1]]])
-        for i in range(3):
+        for misses in (2, 0, 0):
             guard.look(view)
-            guard.learn(plain(view, one, 2 if i == 0 else 0, 1.02))
+            guard.learn(plain(view, one, misses, 1.02 + 0.1 * misses))
         before = guard.budget.balance
         view.grow(2, 2)
         guard.look(view)
