@@ -155,24 +155,28 @@ class SpecFitPolicy(Policy):
 
     def _grow(self, view: DraftView, search: _Search) -> str:
         """Draft while the rule says so, and return why it ended."""
-        solution = search.extend(0.0)
-        known = self.stop == "expected" and self.objective == "waste"  # see _may_pay
+        # With these two, _may_pay has decided on the first level; other rules look at the root.
+        decided = self.stop == "expected" and self.objective == "waste"
+        if not decided:
+            search.extend(0.0)
         while view.levels < self.levels:
             left = self.levels - view.levels
             if view.max_levels is not None:
                 left = min(left, view.max_levels - view.levels)
             if left < 1:
                 return "the drafter drafts no deeper"
-            if self.stop in ("expected", "certified") and not known:
+            if self.stop in ("expected", "certified") and not decided:
                 go, reason = search.advice(left, self.stop == "expected")
                 if not go:
                     return reason
-            known = False
+            decided = False
             if not view.grow(self.top_k, self.width):
+                if not search.n_nodes:
+                    search.extend(0.0)
                 return "the drafter had no more"
-            before = solution.objective
-            solution = search.extend(self._bias.seconds)
-            if self.stop == "naive" and solution.objective < before:
+            before = search.solution.objective if search.n_nodes else 0.0
+            search.extend(self._bias.seconds)
+            if self.stop == "naive" and search.solution.objective < before:
                 return "the last level lowered the best value"
         return "all levels were drafted"
 
@@ -182,6 +186,8 @@ class _Search:
 
     Attributes
     ----------
+    n_nodes : int
+        Nodes taken in so far.
     solution : Solution
         At the prices of the objective.
     seconds : float
@@ -189,6 +195,7 @@ class _Search:
     """
 
     solution: Solution
+    _search: TreeSearch | None
 
     def __init__(self, view: DraftView, cost: CostModel, objective: str) -> None:
         self._view = view
@@ -199,7 +206,8 @@ class _Search:
         self._prices = WastePrices(self._time) if objective == "waste" else None
         self._experts = view.experts()
         self._drafting = 0.0
-        self._search = self._new(cost)
+        self._search = self._new(cost) if self._prices is None else None
+        self.n_nodes = 0
         self.seconds = 0.0
 
     @property
@@ -207,34 +215,40 @@ class _Search:
         """Seconds that the root's predicted experts take to load."""
         return self.load_time(self._experts[:1])
 
-    def extend(self, charge: float) -> Solution:
-        """Take in what was drafted since the last call.
+    def extend(self, charge: float) -> None:
+        """Take in what was drafted since the last call, and solve.
 
         Parameters
         ----------
         charge : float
             Seconds per rejected node beyond its predicted loads; for the objective "waste".
         """
-        view, first = self._view, self._search.n_nodes
+        view, first = self._view, self.n_nodes
         experts = view.experts(first)
         began = perf_counter()
         parent, path_prob = view.parent, view.path_prob
         drafting = view.draft_time
+        self.n_nodes = len(parent)
         if self._prices is None:
+            assert self._search is not None  # made at construction
             self.solution = self._search.extend(
                 parent[first:], path_prob[first:], experts, drafting - self._drafting
             )
         else:
+            if not first:
+                self._prices.extend(parent[:1], path_prob[:1], experts[:1])
+            new = max(first, 1)
+            if new < self.n_nodes:
+                self._prices.extend(parent[new:], path_prob[new:], experts[new - first :])
+            self._experts = np.concatenate([self._experts, experts]) if first else experts
             # A level changes the prices of experts that were there before, so the whole tree is
             # given to a new search.
-            self._prices.extend(parent[first:], path_prob[first:], experts)
-            if first:
-                self._experts = np.concatenate([self._experts, experts])
             self._search = self._new(self._charged(charge))
-            self.solution = self._search.extend(parent, path_prob, self._experts, drafting)
+            self.solution = self._search.extend(
+                parent.astype(np.int32), path_prob, self._experts, drafting
+            )
         self._drafting = drafting
         self.seconds += perf_counter() - began
-        return self.solution
 
     def advice(self, levels: int, expected: bool) -> tuple[bool, str]:
         """Return whether another level is worth drafting, and why."""
@@ -243,6 +257,7 @@ class _Search:
             # The expected rule looks one level ahead and is the stricter one, so the bounds of
             # deeper continuations cannot change what it says.
             levels = 1
+        assert self._search is not None  # extend comes first
         began = perf_counter()
         advice = self._search.advise(
             view.level_time,
