@@ -4,7 +4,8 @@
 
 The link is set so that bringing in all experts of one cold token takes R times as long as computing
 one token does here. Per prompt the policies take turns; each has a model, a cache and a memory of
-its own. Times are of decoding alone, the prefill excluded.
+its own. Costs are calibrated beforehand, and two other texts are decoded first, which teach specfit
+acceptance and routing. Times are of decoding alone, the prefill excluded.
 """
 
 from __future__ import annotations
@@ -82,7 +83,10 @@ def run(
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from specfit_runtime import SpecFit, demo_drafter, demo_model, offload_of
+    from specfit_runtime import SpecFit, calibrate, demo_drafter, demo_model, offload_of
+    from specfit_runtime.demo_files import demo_prompts
+    from specfit_runtime.drafters import make_drafter
+    from specfit_runtime.policies import make_policy
 
     tokenizer = AutoTokenizer.from_pretrained(demo_model())
     prompts = [tokenizer(p, return_tensors="pt").input_ids for p in heldout_prompts()[:n_prompts]]
@@ -91,11 +95,23 @@ def run(
         stock.generate(p, max_new_tokens=new_tokens, do_sample=False)[0].tolist() for p in prompts
     ]
     bandwidth = link_bandwidth(expert_cache, ratio)
+    head = f"eagle3:{demo_drafter()}"
     models, specs = {}, {}
     for policy in policies:
-        models[policy] = load(expert_cache, bandwidth)
-        drafter = None if policy == "ar" else f"eagle3:{demo_drafter()}"
-        specs[policy] = SpecFit(drafter, policy=policy)
+        model = models[policy] = load(expert_cache, bandwidth)
+        profile = None
+        if make_policy(policy).priced:
+            drafter = make_drafter(head)
+            drafter.bind(model)
+            profile = calibrate(model, drafter)
+        specs[policy] = SpecFit(None if policy == "ar" else head, policy=policy, profile=profile)
+        for text in demo_prompts()[:2]:
+            model.generate(
+                tokenizer(text, return_tensors="pt").input_ids,
+                max_new_tokens=new_tokens,
+                do_sample=False,
+                custom_generate=specs[policy],
+            )
     reports: dict[str, list[list[DecodeReport]]] = {
         policy: [[] for _ in prompts] for policy in policies
     }
@@ -175,7 +191,8 @@ def report(cells: Sequence[Cell], ratio: float, n_prompts: int, new_tokens: int)
     lines = [
         f"{n_prompts} held-out prompts, {new_tokens} new tokens each, greedy, float32, one thread;",
         f"bringing in a cold token's experts takes {ratio:g} times as long as computing a token",
-        "(the link is emulated). Every output was equal to that of stock decoding.",
+        "(the link is emulated). Costs were calibrated and two other texts decoded beforehand.",
+        "Every output was equal to that of stock decoding.",
         "speed: tokens per second relative to ar over all prompts; worst, best: of one prompt;",
         "tokens, nodes: committed and verified per pass; moved, kB: experts and bytes per token.",
     ]

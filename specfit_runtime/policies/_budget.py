@@ -4,35 +4,46 @@ from __future__ import annotations
 
 import math
 
-#: In passes of plain decoding: what speculation may lose at first, what a later try may lose, the
-#: most that gains add up to, and the most of them that another text inherits.
-_ALLOWANCE, _TRY, _CEILING, _INHERITED = 1.0, 0.25, 5.0, 3.0
 #: Plain passes that show how long one takes, before anything else.
 _FIRST = 3
-#: Balance at which a try counts as won.
-_WON = 1.0
-#: Plain passes between losing everything and the first try, and at most.
+#: Speculative cycles after which what was seen has lost 63 % of its weight, and those that it takes
+#: for a verdict on the mean.
+_MEMORY, _VERDICT = 64.0, 32
+#: In passes of plain decoding: what speculation may lose at first, and what a later try may lose.
+_ALLOWANCE, _TRY = 1.5, 1.0
+#: One cycle counts as at most so many passes lost; gains as at most so many per token.
+_CLIP = 2.0
+#: Plain passes between losing the allowance and the first try, and at most.
 _REST, _LONGEST_REST = 48, 4096
 
 
 class SpeculationBudget:
-    """An account of the seconds that speculation gained and lost against plain decoding.
+    """An account of what speculation gained and lost against plain decoding.
 
-    Speculation is allowed while the balance is positive. It begins with the time of the shortest of
-    the first three passes, which are plain: a cold cache makes a pass long. Every cycle adds what
-    it gained and takes what it lost, up to five passes, so that gains of long ago do not pay for
-    losses now; a text begins with at most three. Once the balance is gone, speculation rests for 48
-    plain passes and then is tried again with a quarter of a pass; each try that loses it doubles
-    the rest, and one that makes a whole pass of it ends the doubling.
+    Speculation goes on while it has not lost more than its allowance and, after 32 speculative
+    cycles, while its mean gain per cycle is not below zero by more than a standard error. Gains and
+    losses are in units of a plain pass and forgotten over 64 speculative cycles, so that gains of
+    long ago do not pay for losses now. A machine's times scatter by tens of percent; a rule that
+    looks at less than the mean gives up what pays.
+
+    The first three passes are plain, and the shortest of them is the unit: a cold cache makes a
+    pass long. At first one and a half passes may be lost, because the first cycles teach acceptance,
+    routing and times. Once that is lost, speculation rests for 48 plain passes and then is tried
+    again with an allowance of one; each try that fails doubles the rest, and one that holds out
+    with a gain ends the doubling.
     """
 
     def __init__(self) -> None:
         self._unit = math.inf
         self._first = _FIRST
-        self._balance = 0.0
         self._rest = _REST
         self._left = 0
-        self._trying = False
+        self._allowance = _ALLOWANCE
+        self._forget()
+
+    def _forget(self) -> None:
+        self._cycles = 0
+        self._weight = self._sum = self._squares = 0.0
 
     @property
     def allows(self) -> bool:
@@ -41,13 +52,19 @@ class SpeculationBudget:
 
     @property
     def balance(self) -> float:
-        """Seconds that speculation may still lose."""
-        return self._balance
+        """Passes of plain decoding that speculation gained in the cycles that are remembered."""
+        return self._sum
 
-    def start(self) -> None:
-        """Begin another text."""
-        if not self._first:
-            self._balance = min(self._balance, _INHERITED * self._unit)
+    @property
+    def hopeless(self) -> bool:
+        """Whether what is remembered says that speculation loses."""
+        if self._sum < -self._allowance:
+            return True
+        if self._cycles < _VERDICT:
+            return False
+        mean = self._sum / self._weight
+        variance = max(self._squares / self._weight - mean * mean, 0.0)
+        return mean + math.sqrt(variance / self._weight) < 0.0
 
     def settle(self, plain_seconds: float, tokens: int, gained: float, speculated: bool) -> None:
         """Enter a cycle.
@@ -67,20 +84,30 @@ class SpeculationBudget:
         if self._first:
             self._first -= 1
             self._unit = min(self._unit, per_token)
-            self._balance = _ALLOWANCE * self._unit
             return
         self._unit += (per_token - self._unit) / 32.0
-        self._balance = min(self._balance + gained, _CEILING * self._unit)
         if self._left:
-            # What the last try did to the cache still shows; the try was charged enough.
             self._left -= 1
-            if not self._left:
-                self._trying = True
-                self._balance = _TRY * self._unit
-        elif self._balance <= 0.0 and speculated:
-            if self._trying:
-                self._rest = min(2 * self._rest, _LONGEST_REST)
+        else:
+            self._enter(gained, tokens, speculated)
+
+    def _enter(self, gained: float, tokens: int, speculated: bool) -> None:
+        passes = gained / self._unit if self._unit else 0.0
+        passes = max(-_CLIP, min(_CLIP * tokens, passes))
+        if speculated:
+            keep = 1.0 - 1.0 / _MEMORY
+            self._weight = keep * self._weight + 1.0
+            self._sum = keep * self._sum + passes
+            self._squares = keep * self._squares + passes * passes
+            self._cycles += 1
+        else:
+            # What a plain pass gains or loses is what speculation before it did to the cache.
+            self._sum += passes
+        if self.hopeless:
             self._left = self._rest
-        elif self._trying and self._balance >= _WON * self._unit:
-            self._trying = False
+            self._rest = min(2 * self._rest, _LONGEST_REST)
+            self._allowance = _TRY
+            self._forget()
+        elif self._cycles >= _VERDICT and self._sum > 0.0:
             self._rest = _REST
+            self._allowance = _ALLOWANCE

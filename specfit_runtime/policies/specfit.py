@@ -70,9 +70,9 @@ class SpecFitPolicy(Policy):
     **Drafting nothing.** Before the first level nothing is known of a position but its root, so
     there the expected rule takes the child to cause no loads, and what speculation brought so far
     decides: a guard runs plain decoding of the same tokens beside the real thing, on the routing
-    that verification shows and a cache of its own (`PlainGuard`). Speculation begins with the
-    allowance of a plain pass or so, gains add to it up to that much, and once it is lost nothing is
-    drafted until plain decoding has put aside enough for another try, ever less after tries that
+    that verification shows and a cache of its own (`PlainGuard`). Speculation may lose a pass and a
+    half of plain decoding while it learns, and goes on while its mean gain is not below zero beyond
+    doubt; once it has lost, nothing is drafted for a while, and for ever longer after tries that
     fail (`SpeculationBudget`).
     """
 

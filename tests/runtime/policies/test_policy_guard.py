@@ -54,52 +54,74 @@ class TestBudget:
             assert not budget.allows
             budget.settle(1.0, 1, 0.0, False)
         assert budget.allows
-        assert budget.balance == pytest.approx(1.0)
 
-    def test_a_slow_first_pass_does_not_make_the_allowance_large(self) -> None:
+    def test_a_slow_first_pass_does_not_make_the_unit_large(self) -> None:
         budget = SpeculationBudget()
         for seconds in (10.0, 1.0, 2.0):
             budget.settle(seconds, 1, 0.0, False)
-        assert budget.balance == pytest.approx(1.0)
+        budget.settle(1.0, 1, -1.0, True)
+        assert budget.balance == pytest.approx(-1.0)
 
     def test_rests_double_while_tries_fail(self) -> None:
         budget = started()
-        budget.settle(1.0, 1, -2.0, True)
         rests = []
         for _ in range(4):
+            while budget.allows:
+                budget.settle(1.0, 1, -0.7, True)
             rest = 0
             while not budget.allows:
                 budget.settle(1.0, 1, 0.0, False)
                 rest += 1
             rests.append(rest)
-            budget.settle(1.0, 1, -1.0, True)
         assert rests == [48, 96, 192, 384]
 
     def test_a_try_that_gains_ends_the_doubling(self) -> None:
         budget = started()
-        budget.settle(1.0, 1, -2.0, True)
-        for _ in range(48):
-            budget.settle(1.0, 1, 0.0, False)
-        budget.settle(1.0, 1, -1.0, True)
-        for _ in range(96):
-            budget.settle(1.0, 1, 0.0, False)
-        for _ in range(3):
+        for _ in range(2):
+            lose(budget)
+            rested(budget)
+        for _ in range(40):
             assert budget.allows
-            budget.settle(2.0, 2, 0.5, True)
-        assert budget.balance == pytest.approx(1.75)
-        budget.settle(1.0, 1, -3.0, True)
-        for _ in range(48):
-            assert not budget.allows
-            budget.settle(1.0, 1, 0.0, False)
-        assert budget.allows
+            budget.settle(2.0, 2, 0.1, True)
+        lose(budget)
+        assert rested(budget) == 48
 
-    def test_gains_add_up_to_five_passes_and_another_text_inherits_three(self) -> None:
+    def test_a_small_gain_is_kept_through_noise(self) -> None:
+        rng = np.random.default_rng(5)
         budget = started()
-        for _ in range(100):
+        allowed = 0
+        for _ in range(2000):
+            allowed += budget.allows
+            # A mean gain of 15 % of a pass under noise of 40 %.
+            budget.settle(2.0, 2, 0.15 + 0.4 * rng.standard_normal(), budget.allows)
+        assert allowed > 1800
+
+    def test_a_small_loss_is_found_through_noise(self) -> None:
+        rng = np.random.default_rng(6)
+        budget = started()
+        lost = 0.0
+        for _ in range(2000):
+            loss = 0.15 if budget.allows else 0.0
+            lost += loss
+            budget.settle(1.0, 1, -loss + 0.4 * rng.standard_normal(), budget.allows)
+        assert lost < 0.02 * 2000
+
+    def test_gains_of_long_ago_do_not_pay_for_losses_now(self) -> None:
+        budget = started()
+        for _ in range(1000):
             budget.settle(2.0, 2, 1.0, True)
-        assert budget.balance == pytest.approx(5.0, rel=0.01)
-        budget.start()
-        assert budget.balance == pytest.approx(3.0, rel=0.01)
+        n = 0
+        while budget.allows:
+            budget.settle(1.0, 1, -0.5, True)
+            n += 1
+        assert n < 128
+
+    def test_a_hiccup_counts_as_two_passes_at_most(self) -> None:
+        budget = started()
+        for _ in range(8):
+            budget.settle(2.0, 2, 0.5, True)
+        budget.settle(1.0, 1, -100.0, True)
+        assert budget.allows
 
     @given(losses=st.lists(st.floats(0.01, 0.6), min_size=1, max_size=400), n=st.integers(200, 800))
     def test_speculation_that_always_loses_costs_little(self, losses: list[float], n: int) -> None:
@@ -109,9 +131,9 @@ class TestBudget:
             loss = losses[i % len(losses)] if budget.allows else 0.0
             lost += loss
             budget.settle(1.0, 1, -loss, budget.allows)
-        # The allowance, then a quarter for each try, each overdrawn by at most one cycle.
+        # The allowance, then that of each try, each overdrawn by at most one cycle.
         tries = sum(48 * (2**k - 1) < n for k in range(1, 20))
-        assert lost <= 1.0 + 0.6 + tries * (0.25 + 0.6)
+        assert lost <= 1.5 + 0.6 + tries * (1.0 + 0.6)
 
 
 def started() -> SpeculationBudget:
@@ -119,6 +141,19 @@ def started() -> SpeculationBudget:
     for _ in range(3):
         budget.settle(1.0, 1, 0.0, False)
     return budget
+
+
+def lose(budget: SpeculationBudget) -> None:
+    while budget.allows:
+        budget.settle(1.0, 1, -1.0, True)
+
+
+def rested(budget: SpeculationBudget) -> int:
+    n = 0
+    while not budget.allows:
+        budget.settle(1.0, 1, 0.0, False)
+        n += 1
+    return n
 
 
 class TestBias:
@@ -238,7 +273,8 @@ class TestGuard:
         )
         # Plain: two passes and two loads. Here: one pass of three nodes, a level, four loads.
         gained = (2 * 1.02 + 2 * 0.1) - (1.06 + 0.05 + 4 * 0.1)
-        assert guard.budget.balance - before == pytest.approx(gained, abs=1e-6)
+        # In plain passes, of 1.02 seconds until this one.
+        assert guard.budget.balance - before == pytest.approx(gained / 1.02, rel=0.01)
 
     def test_loads_in_vain_show_later_too(self) -> None:
         # Two slots: what the rejected node brought in has pushed out what the next token needs.
@@ -284,8 +320,8 @@ class TestPolicy:
         assert levels[:3].sum() == 0
         assert levels[3] == 1
         tries = np.flatnonzero(levels)
-        assert len(tries) < 25
-        assert (tries >= 700).sum() <= 3
+        assert len(tries) < 30
+        assert (tries >= 700).sum() <= 5
         assert (tries >= 100).any()  # but never given up
         lost = 0.22 * levels.sum()
         assert lost < 0.02 * 1.02 * 1000
