@@ -27,10 +27,10 @@ class SpeculationBudget:
     looks at less than the mean gives up what pays.
 
     The first three passes are plain, and the shortest of them is the unit: a cold cache makes a
-    pass long. At first one and a half passes may be lost, because the first cycles teach acceptance,
-    routing and times. Once that is lost, speculation rests for 48 plain passes and then is tried
-    again with an allowance of one; each try that fails doubles the rest, and one that holds out
-    with a gain ends the doubling.
+    pass long. At first one and a half passes may be lost, because the first cycles teach
+    acceptance, routing and times. Once that is lost, speculation rests for 48 plain passes and then
+    is tried again with an allowance of one; each try that fails doubles the rest, and one that
+    holds out with a gain ends the doubling.
     """
 
     def __init__(self) -> None:
