@@ -11,6 +11,8 @@ _FIRST = 3
 _MEMORY, _VERDICT = 64.0, 32
 #: In passes of plain decoding: what speculation may lose at first, and what a later try may lose.
 _ALLOWANCE, _TRY = 1.5, 1.0
+#: In passes: what may be lost in one text, whatever was gained in others.
+_TEXT = 2.0
 #: One cycle counts as at most so many passes lost; gains as at most so many per token.
 _CLIP = 2.0
 #: Plain passes between losing the allowance and the first try, and at most.
@@ -30,7 +32,8 @@ class SpeculationBudget:
     pass long. At first one and a half passes may be lost, because the first cycles teach
     acceptance, routing and times. Once that is lost, speculation rests for 48 plain passes and then
     is tried again with an allowance of one; each try that fails doubles the rest, and one that
-    holds out with a gain ends the doubling.
+    holds out with a gain ends the doubling. A text in which two passes were lost is decoded plainly
+    for 48 passes, or to its end, whatever other texts gained.
     """
 
     def __init__(self) -> None:
@@ -39,7 +42,14 @@ class SpeculationBudget:
         self._rest = _REST
         self._left = 0
         self._allowance = _ALLOWANCE
+        self._text = 0.0
+        self._text_left = 0
         self._forget()
+
+    def start(self) -> None:
+        """Begin another text."""
+        self._text = 0.0
+        self._text_left = 0
 
     def _forget(self) -> None:
         self._cycles = 0
@@ -48,7 +58,7 @@ class SpeculationBudget:
     @property
     def allows(self) -> bool:
         """Whether the next cycle may speculate."""
-        return not self._first and not self._left
+        return not (self._first or self._left or self._text_left)
 
     @property
     def balance(self) -> float:
@@ -86,8 +96,9 @@ class SpeculationBudget:
             self._unit = min(self._unit, per_token)
             return
         self._unit += (per_token - self._unit) / 32.0
-        if self._left:
-            self._left -= 1
+        if self._left or self._text_left:
+            self._left = max(self._left - 1, 0)
+            self._text_left = max(self._text_left - 1, 0)
         else:
             self._enter(gained, tokens, speculated)
 
@@ -103,11 +114,15 @@ class SpeculationBudget:
         else:
             # What a plain pass gains or loses is what speculation before it did to the cache.
             self._sum += passes
+        self._text += passes
         if self.hopeless:
             self._left = self._rest
             self._rest = min(2 * self._rest, _LONGEST_REST)
             self._allowance = _TRY
+            self._text = 0.0
             self._forget()
+        elif self._text < -_TEXT:
+            self._text, self._text_left = 0.0, _REST
         elif self._cycles >= _VERDICT and self._sum > 0.0:
             self._rest = _REST
             self._allowance = _ALLOWANCE

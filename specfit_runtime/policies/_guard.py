@@ -37,6 +37,7 @@ class PlainGuard:
 
     def start(self) -> None:
         """Begin another text: from here on both decode from the same cache."""
+        self.budget.start()
         self._forget_cache()
 
     def _forget_cache(self) -> None:

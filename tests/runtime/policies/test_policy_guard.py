@@ -113,8 +113,25 @@ class TestBudget:
         n = 0
         while budget.allows:
             budget.settle(1.0, 1, -0.5, True)
+            budget.start()  # as if every cycle were a text of its own
             n += 1
         assert n < 128
+
+    def test_a_text_that_loses_is_decoded_plainly_and_the_next_begins_afresh(self) -> None:
+        budget = started()
+        for _ in range(200):
+            budget.settle(2.0, 2, 0.5, True)
+        budget.start()
+        n = 0
+        while budget.allows:
+            budget.settle(1.0, 1, -0.25, True)
+            n += 1
+        assert n == 9
+        for _ in range(20):
+            assert not budget.allows
+            budget.settle(1.0, 1, 0.0, False)
+        budget.start()
+        assert budget.allows
 
     def test_a_hiccup_counts_as_two_passes_at_most(self) -> None:
         budget = started()
