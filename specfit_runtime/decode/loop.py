@@ -74,7 +74,7 @@ class DecodeLoop:
             cache=request.prompt.cache,
         )
         self._slots = np.array(offload.cache.slots, dtype=np.int64)
-        self._seconds = 0.0
+        self._settled = self._seconds = 0.0
         self._tokens = 0
         self.ids = request.input_ids
         self.prefill: PrefillRecord | None = None
@@ -125,9 +125,10 @@ class DecodeLoop:
         if learned.drafter is not None and not taken.finished:
             learned.drafter.start([*new, *taken.tokens], result.features)
         moved = cache.counters() - before
+        self._settled = perf_counter()
         self.prefill = PrefillRecord(
             tokens=len(new),
-            seconds=perf_counter() - begin,
+            seconds=self._settled - begin,
             transfer_seconds=moved.wait_seconds,
             lookups=moved.lookups,
             hits=moved.hits,
@@ -139,6 +140,8 @@ class DecodeLoop:
     def _cycle(self) -> bool:
         learned, cache = self._learned, self._offload.cache
         begin = perf_counter()
+        # What was learned from the last cycle was learned after that one's account was closed.
+        late = begin - self._settled
         cache.begin_pass()
         before = cache.counters()
         resident = cache.resident.copy()
@@ -180,13 +183,13 @@ class DecodeLoop:
         self._prefetcher.learn(predicted, used, resident, verified - chosen - waited)
         cache.end_pass()  # what was prefetched in vain is in this cycle's account, not in none
         moved = cache.counters() - before
-        end = perf_counter()
+        end = self._settled = perf_counter()
 
         draft_seconds = view.draft_time
         search_seconds = max(chosen - begin - draft_seconds, 0.0)
         compute_seconds = max(verified - chosen - waited, 0.0)
-        other_seconds = max(end - verified, 0.0)
-        seconds = end - begin
+        other_seconds = max(end - verified, 0.0) + late
+        seconds = end - begin + late
         if learned.correction is not None:
             expected = misses if predicted is None else (predicted & ~resident).sum(axis=1)
             learned.correction.update(
