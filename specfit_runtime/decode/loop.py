@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..calibration import CycleMeasurement
+from ..expert_union import expert_union
 from ..policies import Choice, Outcome
 from ..report import CycleRecord, PrefillRecord
 from ..verify import Accepted, ForwardResult, TargetSession, accept
 from .learned import Learned
 from .prefetch import Prefetcher
 from .request import Request
-from .union import union
 from .view import CycleView, Prices
 
 if TYPE_CHECKING:
@@ -176,10 +176,10 @@ class DecodeLoop:
             learned.calibrator.observe(
                 view.parent, view.token, view.prob, accepted.tolist(), taken.tokens
             )
-        used = union(result.experts, self._offload.n_experts)
+        used = expert_union(result.experts, self._offload.n_experts)
         misses = (used & ~resident).sum(axis=1)
         # Where the policy asked no predictions, none are made for it here either.
-        predicted = union(view.experts()[nodes], len(used[0])) if view.predicted else None
+        predicted = expert_union(view.experts()[nodes], len(used[0])) if view.predicted else None
         self._prefetcher.learn(predicted, used, resident, verified - chosen - waited)
         cache.end_pass()  # what was prefetched in vain is in this cycle's account, not in none
         moved = cache.counters() - before

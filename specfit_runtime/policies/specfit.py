@@ -12,6 +12,7 @@ from specfit_opt import CostModel, Solution, TreeSearch
 from specfit_opt.methods._options import choice_option
 from specfit_opt.solution import node_time_at
 
+from ..expert_union import expert_union
 from ._bias import WasteBias
 from ._guard import PlainGuard
 from ._pool import for_sizes
@@ -292,11 +293,7 @@ class _Search:
         )
 
     def _missing(self, experts: NDArray[np.integer]) -> NDArray[np.bool_]:
-        n_layers, n_experts = self._resident.shape
-        used = np.zeros((n_layers, n_experts + 1), dtype=np.bool_)
-        used[np.arange(n_layers)[None, :, None], experts] = True
-        missing: NDArray[np.bool_] = used[:, :-1] & ~self._resident
-        return missing
+        return expert_union(experts, self._resident.shape[1]) & ~self._resident
 
     def _charged(self, charge: float) -> CostModel:
         assert self._prices is not None  # the objective is "waste"

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def union(experts: NDArray[Any], n_experts: int) -> NDArray[np.bool_]:
+def expert_union(experts: NDArray[Any], n_experts: int) -> NDArray[np.bool_]:
     """Return which experts of each layer some token uses.
 
     Parameters
