@@ -56,7 +56,8 @@ class SpecFit:
         the first text begins, if the policy asks prices.
     prefetch : bool or "auto"
         Fetch the predicted experts of the chosen nodes before the pass asks for them. ``"auto"``:
-        while that hides more transfer than it wastes.
+        while that hides more transfer than it wastes. Off by default: on a slow link a wrong
+        prediction costs more than a right one hides.
 
     Raises
     ------
@@ -93,7 +94,7 @@ class SpecFit:
         policy: str | Policy = "specfit",
         predictor: str | RoutingPredictor = "frequency",
         profile: RuntimeProfile | str | os.PathLike[str] | None = None,
-        prefetch: bool | Literal["auto"] = "auto",
+        prefetch: bool | Literal["auto"] = False,
     ) -> None:
         self._policy = make_policy(policy)
         self._drafter = None if drafter is None else make_drafter(drafter)

@@ -204,7 +204,7 @@ def _decode(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         policy=policy,
         predictor=args.predictor or "frequency",
         profile=args.profile,
-        prefetch=_PREFETCH[args.prefetch or "auto"],
+        prefetch=_PREFETCH[args.prefetch or "off"],
     )
     tokenizer = load_tokenizer(path)
     model = load_model(args, path)
