@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
+import numpy as np
 from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
@@ -223,7 +223,7 @@ class SpecFit:
         learned = Learned(
             policy, drafter, self._predictor, AcceptanceCalibrator(), profile, correction
         )
-        times = None if profile is None else torch.tensor(profile.expert_time).double().numpy()
+        times = None if profile is None else np.array(profile.expert_time)
         prefetcher = Prefetcher(self._prefetch, times)
         self._offload, self._learned, self._prefetcher = offload, learned, prefetcher
         return learned, prefetcher
