@@ -50,7 +50,8 @@ class SpecFit:
         ``"chain-4"`` or ``"eagle-60"``.
     predictor : str or RoutingPredictor
         What predicts the experts of draft tokens: a name of
-        :data:`~specfit_runtime.predictors.PREDICTORS`.
+        :data:`~specfit_runtime.predictors.PREDICTORS`, with a path for those that need one, such as
+        ``"learned:DIR"``.
     profile : RuntimeProfile, path or None
         What passes, drafting and experts cost, from `calibrate`. None: it is measured briefly when
         the first text begins, if the policy asks prices.
@@ -209,6 +210,7 @@ class SpecFit:
         drafter = self._drafter if policy.drafts else None
         if drafter is not None:
             drafter.bind(model)
+        self._predictor.bind(model, drafter)
         profile = self._profile
         if profile is not None:
             profile.check_fits(offload)

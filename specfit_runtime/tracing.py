@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from specfit_opt.files import Trace
 
@@ -36,6 +38,7 @@ def record_trace(
     top_k: int = TOP_K,
     width: int = WIDTH,
     ignore_eos: bool = False,
+    states: bool = False,
     name: str = "",
     progress: Callable[[int, int], None] | None = None,
 ) -> Trace:
@@ -60,6 +63,9 @@ def record_trace(
     ignore_eos : bool
         Whether to go on after the end-of-text tokens of the model's generation config. Otherwise a
         prompt's recording ends with the token before one, and nothing after one is accepted.
+    states : bool
+        Whether to record the drafter's hidden states, for predictors of routing that read them:
+        2 H bytes per node.
     name : str
         A label of the trace.
     progress : callable, optional
@@ -74,7 +80,8 @@ def record_trace(
     ------
     InvalidInputError
         If the model was not loaded by :func:`~specfit_runtime.load_offloaded`, a prompt is empty or
-        does not fit into the context, a size is out of range, or every text ends at once.
+        does not fit into the context, a size is out of range, every text ends at once, or states
+        are asked for and the drafter has none.
     BusyError
         If the model is decoding for someone else.
     DrafterError
@@ -102,7 +109,7 @@ def record_trace(
             raise InvalidInputError(f"prompt {i} has no token; it needs at least one")
     stop = frozenset() if ignore_eos else _end_tokens(model)
     drafter.bind(model)
-    pool = _Pool(drafter, levels, top_k, width)
+    pool = _Pool(drafter, levels, top_k, width, states)
     recording = _Recording(offload)
     expected = len(texts) * (max_new_tokens - 1)
     with offload.exclusive():
@@ -126,6 +133,7 @@ class _Cycle:
     depth: NDArray[np.int64]
     accepted: NDArray[np.bool_]
     experts: NDArray[np.int32]
+    states: NDArray[np.float16] | None
 
 
 def _decode(
@@ -137,8 +145,6 @@ def _decode(
     stop: frozenset[int],
 ) -> Iterable[_Cycle]:
     """Yield one cycle per position of the greedy continuation of ``prompt``."""
-    import torch
-
     session = TargetSession(model, feature_layers=drafter.feature_layers)
     if session.context_length is not None and len(prompt) + max_new_tokens > session.context_length:
         raise InvalidInputError(
@@ -152,12 +158,11 @@ def _decode(
     for _ in range(max_new_tokens - 1):
         if token in stop:
             return
-        parent, tokens, path_prob, depth = pool.grow(token, session.room)
+        parent, tokens, path_prob, depth, states = pool.grow(token, session.room)
         verdict = session.verify(tokens.tolist(), parent.tolist())
         best = verdict.logits.argmax(dim=-1).tolist()
-        yield _Cycle(
-            parent, tokens, path_prob, depth, _accepted(parent, tokens, best, stop), verdict.experts
-        )
+        accepted = _accepted(parent, tokens, best, stop)
+        yield _Cycle(parent, tokens, path_prob, depth, accepted, verdict.experts, states)
         session.commit([0])
         token = best[0]
         drafter.commit([token], None if verdict.features is None else verdict.features[:1])
@@ -171,17 +176,25 @@ class _Pool:
     levels: int
     top_k: int
     width: int
+    states: bool
 
     def grow(
         self, root: int, room: int | None
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-        """Return parents (-1 for the root), tokens, path probabilities and depths.
+    ) -> tuple[
+        NDArray[np.int64],
+        NDArray[np.int64],
+        NDArray[np.float64],
+        NDArray[np.int64],
+        NDArray[np.float16] | None,
+    ]:
+        """Return parents (-1 for the root), tokens, path probabilities, depths, and any states.
 
         Near the end of the context, where ``room`` levels are left, the pool is lower.
         """
         parent, token = [np.array([-1])], [np.array([root])]
         path_prob = np.ones(1)
         depth = np.zeros(1, dtype=np.int64)
+        drafted: list[Tensor | None] = []
         self.drafter.begin()
         levels = self.levels if room is None else min(self.levels, room - 1)
         for d in range(1, levels + 1):
@@ -192,7 +205,24 @@ class _Pool:
             token.append(level.token)
             path_prob = np.concatenate([path_prob, path_prob[level.parent] * level.prob])
             depth = np.concatenate([depth, np.full(len(level.parent), d)])
-        return np.concatenate(parent), np.concatenate(token), path_prob, depth
+            drafted.append(level.states)
+        states = self._states(drafted) if self.states else None
+        return np.concatenate(parent), np.concatenate(token), path_prob, depth, states
+
+    def _states(self, drafted: list[Tensor | None]) -> NDArray[np.float16] | None:
+        """Return the states of a pool, None where there is no level to know their size by."""
+        levels = [states for states in drafted if states is not None]
+        if len(levels) < len(drafted):
+            raise InvalidInputError(
+                f"drafter {self.drafter.name} has no hidden states to record; leave states out"
+            )
+        root = self.drafter.root_state()
+        if root is None:
+            if not levels:
+                return None
+            root = torch.zeros_like(levels[0][:1])
+        # Half precision as a file keeps it: bfloat16 is unknown to NumPy.
+        return torch.cat([root, *levels]).to("cpu", torch.float16).numpy()
 
 
 def _accepted(
@@ -240,10 +270,19 @@ class _Recording:
                 key: np.concatenate([getattr(cycle, key) for cycle in self.cycles])
                 for key in ("parent", "token", "path_prob", "depth", "accepted", "experts")
             },
+            states=self._states(),
             n_experts=self.offload.n_experts,
             expert_bytes=self.offload.index.stored_bytes,
             name=name,
         )
+
+    def _states(self) -> NDArray[np.float16] | None:
+        known = next((c.states for c in self.cycles if c.states is not None), None)
+        if known is None:
+            return None
+        # Where nothing was drafted, at the end of a context, the root's state may be unknown.
+        unknown = np.zeros((1, known.shape[1]), dtype=np.float16)
+        return np.concatenate([unknown if c.states is None else c.states for c in self.cycles])
 
 
 def _end_tokens(model: Any) -> frozenset[int]:

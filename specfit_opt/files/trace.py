@@ -18,6 +18,9 @@ array                 dtype, shape          meaning
 ``experts``           int16 (N, L, k)       expert ids, -1 pads; int32 where ids exceed int16
 ``n_experts``         integer               experts per layer
 ``expert_bytes``      int64 (L,)            optional: bytes of one expert of each layer
+``states``            float16 (N, H)        optional: the drafter's hidden state at the parent, from
+                                            which the node was drafted; the root's is that of the
+                                            token before it, zeros where it was not known
 ====================  ====================  ======================================================
 
 The whole pool of candidates was verified. A chosen subtree emits 1 token plus its accepted nodes
@@ -58,6 +61,7 @@ FIELDS = (
     Field("experts", ("int16", "int32"), ("N", "L", "k")),
     Field.count("n_experts", sets="E"),
     Field("expert_bytes", ("int64",), ("L",), optional=True),
+    Field("states", ("float16",), ("N", "H"), optional=True),
 )
 
 
@@ -73,7 +77,8 @@ class TraceCycle:
 
     Notes
     -----
-    ``token``, ``accepted`` and ``experts`` are read-only views into the trace, one entry per node.
+    ``token``, ``accepted``, ``experts`` and ``states`` are read-only views into the trace, one
+    entry per node.
     """
 
     trace: Trace = field(repr=False)
@@ -103,6 +108,11 @@ class TraceCycle:
     def experts(self) -> NDArray[np.integer]:
         """True expert ids."""
         return self.trace.experts[self._nodes]
+
+    @property
+    def states(self) -> NDArray[np.float16] | None:
+        """The drafter's states, or None where none were recorded."""
+        return None if self.trace.states is None else self.trace.states[self._nodes]
 
     @cached_property
     def tree(self) -> DraftTree:
@@ -137,11 +147,13 @@ class Trace:
     expert_bytes : array_like of int, shape (L,), optional
     name : str, optional
         A label for tables and messages.
+    states : array_like of float, shape (N, H), optional
+        Kept in half precision.
 
     Raises
     ------
     InvalidInputError
-        If shapes disagree; offsets do not start at 0, rise and end at N; a cycle does not begin
+        If shapes disagree; a state is not finite or too large for half precision; offsets do not start at 0, rise and end at N; a cycle does not begin
         with its only root; a parent does not precede its child within the cycle; a depth or path
         probability contradicts the parents; the root is not accepted; accepted nodes are not one
         path from the root; a prompt's positions are not consecutive; or an id is out of range.
@@ -164,6 +176,7 @@ class Trace:
     n_experts: int
     expert_bytes: NDArray[np.int64] | None = None
     name: str = ""
+    states: NDArray[np.float16] | None = None
 
     def __init__(
         self,
@@ -179,6 +192,7 @@ class Trace:
         n_experts: int,
         expert_bytes: ArrayLike | None = None,
         name: str = "",
+        states: ArrayLike | None = None,
     ) -> None:
         put: dict[str, Any] = {
             "cycle_start": integer_array(cycle_start, "cycle_start", 1, np.int64),
@@ -195,6 +209,7 @@ class Trace:
             if expert_bytes is None
             else integer_array(expert_bytes, "expert_bytes", 1, np.int64),
             "name": name,
+            "states": None if states is None else _half(states),
         }
         for key, value in put.items():
             object.__setattr__(self, key, value)
@@ -345,8 +360,7 @@ def save_trace(path: str | os.PathLike[str], trace: Trace) -> None:
     arrays["n_experts"] = np.int32(trace.n_experts)
     narrow = trace.n_experts - 1 <= np.iinfo(np.int16).max
     arrays["experts"] = trace.experts.astype(np.int16 if narrow else np.int32)
-    if trace.expert_bytes is None:
-        del arrays["expert_bytes"]
+    arrays = {name: array for name, array in arrays.items() if array is not None}
     with atomic_write(path) as handle:
         np.savez_compressed(handle, **arrays)
 
@@ -355,6 +369,20 @@ def _single(value: ArrayLike) -> NDArray[np.float32]:
     if isinstance(value, np.ndarray) and value.dtype == np.float32:
         return frozen(np.array(value, order="C") if value.flags.writeable else value)
     return frozen(float_array(value, "path_prob").astype(np.float32))
+
+
+def _half(value: ArrayLike) -> NDArray[np.float16]:
+    if isinstance(value, np.ndarray) and value.dtype == np.float16:
+        states = np.array(value, order="C") if value.flags.writeable else value
+    else:
+        with np.errstate(over="ignore"):
+            states = np.array(value, dtype=np.float16, order="C")
+    bad = np.flatnonzero(~np.isfinite(states.reshape(len(states), -1)).all(axis=1))
+    if bad.size:
+        raise InvalidInputError(
+            f"states[{bad[0]}] is not finite in half precision; every state must be"
+        )
+    return frozen(states)
 
 
 def _flags(value: ArrayLike) -> NDArray[np.bool_]:
@@ -378,6 +406,11 @@ def _check_shapes(trace: Trace) -> None:
             raise InvalidInputError(
                 f"parent has {n} nodes but {name} has shape {array.shape}; give one entry per node"
             )
+    states = trace.states
+    if states is not None and (states.ndim != 2 or len(states) != n or not states.shape[1]):
+        raise InvalidInputError(
+            f"parent has {n} nodes but states has shape {states.shape}; give one row per node"
+        )
     for name in ("prompt", "position"):
         if len(getattr(trace, name)) != cycles:
             raise InvalidInputError(

@@ -50,6 +50,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--width", type=int, default=4, metavar="N", help="nodes that a level expands (4)"
     )
+    parser.add_argument(
+        "--states",
+        action="store_true",
+        help="record the drafter's hidden states too, for specfit train-router",
+    )
     add_model_options(parser)
     add_drafter_option(parser, "default with the shipped model: its EAGLE-3 head")
     parser.add_argument(
@@ -94,6 +99,7 @@ def _record(args: argparse.Namespace, prompts: list[str]) -> None:
             top_k=args.top_k,
             width=args.width,
             ignore_eos=args.ignore_eos,
+            states=args.states,
             name=Path(args.output).stem,
             progress=progress,
         )
@@ -112,6 +118,7 @@ def _record(args: argparse.Namespace, prompts: list[str]) -> None:
                 "n_layers": trace.n_layers,
                 "n_experts": trace.n_experts,
                 "expert_bytes": trace.expert_bytes,
+                "state_size": None if trace.states is None else trace.states.shape[1],
                 "tokens_per_full_pass": emitted,
             }
         )
@@ -120,4 +127,5 @@ def _record(args: argparse.Namespace, prompts: list[str]) -> None:
         f"{args.output}: {n} prompt{'s' * (n > 1)}, {trace.n_cycles} positions, "
         f"{drafted / trace.n_cycles:.1f} drafted nodes each, {trace.n_layers} layers of "
         f"{trace.n_experts} experts; verifying all of a pool emits {emitted:.3f} tokens"
+        + ("" if trace.states is None else f"; with states of size {trace.states.shape[1]}")
     )

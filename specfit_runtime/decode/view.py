@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from specfit_opt import CostModel
 
@@ -86,6 +88,7 @@ class CycleView(DraftView):
         self._depth = np.zeros(1, dtype=np.int64)
         self._frontier = np.zeros(1, dtype=np.int64)
         self._experts: NDArray[np.int32] | None = None
+        self._states: list[Tensor | None] = []  # of the levels that were not predicted yet
         self._exhausted = False
         #: Measured seconds of each drafted level, the opening of the tree in the first.
         self.level_seconds: list[float] = []
@@ -186,6 +189,7 @@ class CycleView(DraftView):
                     self._token[known:],
                     self._parent[known:],
                     self._depth[known:],
+                    states=self._unread_states(with_root=not known),
                     prob=self._path_prob[known:],
                 )
             )
@@ -195,6 +199,17 @@ class CycleView(DraftView):
             self.predict_seconds += perf_counter() - begin
         assert self._experts is not None
         return self._experts[first:]
+
+    def _unread_states(self, with_root: bool) -> Tensor | None:
+        """Return the drafter's states of the nodes that were not predicted yet, or None."""
+        levels = [states for states in self._states if states is not None]
+        self._states = []
+        if not with_root:
+            return levels[0] if len(levels) == 1 else torch.cat(levels) if levels else None
+        root = None if self._drafter is None else self._drafter.root_state()
+        if root is None and levels:
+            root = torch.zeros_like(levels[0][:1])
+        return None if root is None else torch.cat([root, *levels])
 
     def grow(self, top_k: int, width: int) -> bool:
         """See `DraftView`."""
@@ -217,4 +232,5 @@ class CycleView(DraftView):
         self._path_prob = np.concatenate([self._path_prob, path_prob])
         self._depth = np.concatenate([self._depth, np.full(len(level.token), depth)])
         self._frontier = level.expanded
+        self._states.append(level.states)
         return True

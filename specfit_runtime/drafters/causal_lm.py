@@ -41,6 +41,21 @@ class _Frontier:
     seen: NDArray[np.bool_]
 
 
+@dataclass(frozen=True)
+class _Outputs:
+    """What the model made of n tokens.
+
+    Attributes
+    ----------
+    logits : Tensor, shape (n, V)
+    states : Tensor, shape (n, hidden), or None
+        What the output layer read; None where the model has no such layer.
+    """
+
+    logits: Tensor
+    states: Tensor | None
+
+
 class CausalLmDrafter(Drafter):
     """Any causal language model of Transformers, loaded as it is and wholly in memory.
 
@@ -59,7 +74,7 @@ class CausalLmDrafter(Drafter):
 
     _frontier: _Frontier
     _seen: NDArray[np.bool_]  # of the last level's nodes
-    _logits: Tensor  # after the last committed token
+    _after_text: _Outputs  # at the last committed token
 
     def __init__(self, model: Any, *, dtype: torch.dtype | None = None) -> None:
         super().__init__()
@@ -119,14 +134,12 @@ class CausalLmDrafter(Drafter):
                 some = torch.tensor([ids[at : at + _BLOCK]], device=self._device)
                 begin = first + at
                 where = torch.arange(begin, begin + some.shape[1], device=self._device)[None]
-                logits, _ = transformers_api.forward(
-                    self._model, some, position_ids=where, cache=self._cache, logits_to_keep=1
-                )
+                outputs = self._run(some, where, logits_to_keep=1)
         except BaseException:
             self._point.rollback()
             raise
         self._point = CachePoint(self._cache)
-        self._logits, self._unread = logits, []
+        self._after_text, self._unread = outputs, []
 
     def _children(self, depth: int, top_k: int) -> Candidates:
         if depth == 0:
@@ -134,38 +147,66 @@ class CausalLmDrafter(Drafter):
         if self._full or (self._context is not None and self._point.length + depth > self._context):
             return Candidates.none()
         if depth:
-            logits = self._expand(self._frontier, depth)
+            outputs = self._expand(self._frontier, depth)
         else:
-            logits, self._seen = self._logits, np.empty((1, 0), dtype=np.bool_)
-        every = torch.log_softmax(logits, dim=-1, dtype=torch.float32)[:, : self._vocab_size]
+            outputs, self._seen = self._after_text, np.empty((1, 0), dtype=np.bool_)
+        every = torch.log_softmax(outputs.logits, dim=-1, dtype=torch.float32)
+        every = every[:, : self._vocab_size]
         log_prob, token = every.topk(min(top_k, every.shape[-1]), dim=-1)
         n, k = token.shape
         prob = np.exp(log_prob.flatten().cpu().numpy().astype(np.float64))
-        return Candidates(np.repeat(np.arange(n), k), token.flatten().cpu().numpy(), prob)
+        states = None if outputs.states is None else outputs.states.repeat_interleave(k, 0)
+        return Candidates(np.repeat(np.arange(n), k), token.flatten().cpu().numpy(), prob, states)
 
     def _descend(self, found: Candidates, chosen: NDArray[np.int64]) -> None:
         self._frontier = _Frontier(found.token[chosen], self._seen[found.row[chosen]])
 
     # ---- parts
 
-    def _expand(self, nodes: _Frontier, depth: int) -> Tensor:
-        """Run over the nodes behind the tree so far; return their logits."""
+    def _run(
+        self,
+        ids: Tensor,
+        position_ids: Tensor,
+        *,
+        logits_to_keep: int,
+        attention_mask: Tensor | dict[str, Tensor] | None = None,
+    ) -> _Outputs:
+        """Run over ``ids``, which are appended to the cache."""
+        read: list[Tensor] = []
+        hook, layer = None, self._model.get_output_embeddings()
+        # Cheaper than hidden states, which some versions collect of all layers.
+        if layer is not None:
+            hook = layer.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+        try:
+            logits, _ = transformers_api.forward(
+                self._model,
+                ids,
+                position_ids=position_ids,
+                cache=self._cache,
+                attention_mask=attention_mask,
+                logits_to_keep=logits_to_keep,
+            )
+        finally:
+            if hook is not None:
+                hook.remove()
+        return _Outputs(logits, read[-1][0] if read else None)
+
+    def _expand(self, nodes: _Frontier, depth: int) -> _Outputs:
+        """Run over the nodes behind the tree so far."""
         n = len(nodes.token)
         seen = np.concatenate([nodes.seen, np.eye(n, dtype=np.bool_)], axis=1)
         place = self._point.length - 1 + depth
         ids = torch.from_numpy(nodes.token).to(self._device)[None]
         with transformers_api.without_windows(self._cache):
-            logits, _ = transformers_api.forward(
-                self._model,
+            outputs = self._run(
                 ids,
-                position_ids=torch.full_like(ids, place),
-                cache=self._cache,
-                attention_mask=self._masks(seen, depth),
+                torch.full_like(ids, place),
                 logits_to_keep=n,
+                attention_mask=self._masks(seen, depth),
             )
         self._drawn += [depth] * n
         self._seen = seen
-        return logits
+        return outputs
 
     def _masks(self, seen: NDArray[np.bool_], depth: int) -> Tensor | dict[str, Tensor]:
         """Return the mask of a level, one per type of layer where there are several."""

@@ -91,6 +91,14 @@ class Eagle3Drafter(Drafter):
         self._target: tuple[Tensor, torch.dtype] | None = None
         self._notes: list[str] = []
 
+    @torch.inference_mode()
+    def root_state(self) -> Tensor | None:
+        """See `Drafter`."""
+        # Each token that was not run over yet comes after the last state.
+        pending = len(self._pending_tokens)
+        state = (self._before, self._last)[pending] if self._length and pending < 2 else None
+        return None if state is None else self._ready().normed(state)
+
     # ---- hooks
 
     def _bind(self, model: Any) -> None:
@@ -153,19 +161,24 @@ class Eagle3Drafter(Drafter):
 
     def _restart(self, token: int) -> None:
         self._pairs = 0
-        self._last: Tensor | None = None
+        self._last: Tensor | None = None  # the state at the last token that the head ran over
+        self._before: Tensor | None = None  # and at the one before it
 
     def _advance(self, tokens: list[int], features: Tensor | None) -> None:
         head = self._ready()
         assert features is not None
         ids = torch.tensor(tokens, device=head.device)
         pairs, states = self._pairs, None
+        before = self._last
         for at in range(0, len(tokens), _BLOCK):
+            if states is not None:
+                before = states[-1:]
             block = self._look_up(ids[at : at + _BLOCK])
             fused = head.fuse(features[at : at + _BLOCK])
             states = head.step(block, fused, pairs, pairs, None)
             pairs += len(block)
         assert states is not None
+        self._before = states[-2:-1] if len(states) > 1 else before
         self._last, self._pairs = states[-1:], pairs
 
     def _children(self, depth: int, top_k: int) -> Candidates:
@@ -176,14 +189,14 @@ class Eagle3Drafter(Drafter):
         else:
             states = self._last
             own = torch.ones(1, self._pairs, dtype=torch.bool, device=head.device)
-        log_prob, draft, states = head.scores(states, top_k)
+        log_prob, draft, states, normed = head.scores(states, top_k)
         n, k = log_prob.shape
         token = draft.flatten().cpu().numpy()
         if self._kept is not None:
             token = self._kept[token]
         prob = np.exp(log_prob.flatten().cpu().numpy().astype(np.float64))
         self._outcome = states, own
-        return Candidates(np.repeat(np.arange(n), k), token, prob)
+        return Candidates(np.repeat(np.arange(n), k), token, prob, normed.repeat_interleave(k, 0))
 
     def _descend(self, found: Candidates, chosen: NDArray[np.int64]) -> None:
         head, (states, seen) = self._ready(), self._outcome

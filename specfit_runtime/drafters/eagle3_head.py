@@ -151,7 +151,11 @@ class Eagle3Head:
         ).chunk(2, dim=-1)
         return states + functional.linear(self._activation(gate) * up, *self._down)
 
-    def scores(self, states: Tensor, top_k: int) -> tuple[Tensor, Tensor, Tensor]:
+    def normed(self, states: Tensor) -> Tensor:
+        """Return states [n, hidden] after the final norm, as the output layer reads them."""
+        return self._rms(states, self._norm)
+
+    def scores(self, states: Tensor, top_k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return what a level needs of states [n, hidden].
 
         Returns
@@ -160,12 +164,14 @@ class Eagle3Head:
             float32 and int64, [n, top_k]: the most probable draft ids, best first.
         states : Tensor
             [n, hidden]: what the next step goes on from.
+        normed : Tensor
+            [n, hidden]: what the output layer read.
         """
-        normed = self._rms(states, self._norm)
+        normed = self.normed(states)
         logits = functional.linear(normed, self._head)
         every = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
         log_prob, draft = every.topk(min(top_k, every.shape[-1]), dim=-1)
-        return log_prob, draft, normed if self.config.norm_output else states
+        return log_prob, draft, normed if self.config.norm_output else states, normed
 
     def _rms(self, states: Tensor, weight: Tensor | None) -> Tensor:
         return functional.rms_norm(states, states.shape[-1:], weight, self.config.eps)

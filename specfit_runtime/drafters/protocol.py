@@ -43,12 +43,16 @@ class DraftLevel:
         Probability of the token after its parent, by the drafter; siblings add up to at most 1.
     expanded : ndarray of int64
         Ids of this level whose children the next level would draft, the most probable path first.
+    states : Tensor, shape (m, H_d), or None
+        The drafter's hidden state at each node's parent, from which the node was drafted; None from
+        a drafter without states.
     """
 
     parent: NDArray[np.int64]
     token: NDArray[np.int64]
     prob: NDArray[np.float64]
     expanded: NDArray[np.int64]
+    states: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,11 +67,15 @@ class Candidates:
         Ids in the target's vocabulary.
     prob : ndarray of float64, shape (m,)
         Probability after the parent.
+    states : Tensor, shape (m, H_d), or None
+        The drafter's hidden state at the parent, as the output layer reads it; None from a drafter
+        without states.
     """
 
     row: NDArray[np.int64]
     token: NDArray[np.int64]
     prob: NDArray[np.float64]
+    states: Tensor | None = None
 
     @classmethod
     def none(cls) -> Candidates:
@@ -238,7 +246,15 @@ class Drafter(ABC):
         self._levels += 1
         if not len(prob):
             return None
-        return DraftLevel(parent, found.token, prob, self._expanded)
+        return DraftLevel(parent, found.token, prob, self._expanded, found.states)
+
+    def root_state(self) -> Tensor | None:
+        """Return the drafter's hidden state at the token before the root, shape (1, H_d).
+
+        The root was drafted from it, or would have been. None where the drafter did not run over
+        that token yet, as before the first level of a tree, or has no states.
+        """
+        return None
 
     def note_acceptance(self, tried: int, accepted: int) -> None:
         """Count how often a draft was accepted, and warn once if that is next to never.

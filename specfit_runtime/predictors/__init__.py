@@ -15,19 +15,21 @@ PREDICTORS: dict[str, PredictorKind] = {
 
 
 def make_predictor(predictor: str | RoutingPredictor, **options: Any) -> RoutingPredictor:
-    """Return the predictor of that name.
+    """Return the predictor that ``predictor`` names.
 
     Parameters
     ----------
     predictor : str or RoutingPredictor
-        A RoutingPredictor is returned as it is.
+        A name, such as ``frequency``, or a name and a path, such as ``learned:DIR``. A
+        RoutingPredictor is returned as it is.
     **options
         Of the predictor; see its file under ``specfit_runtime/predictors``.
 
     Raises
     ------
     InvalidInputError
-        If the name is unknown (the message lists the names) or takes no such option.
+        If the name is unknown (the message lists the names), lacks its path or has one too many,
+        or takes no such option.
     """
     if isinstance(predictor, RoutingPredictor):
         if options:
@@ -35,13 +37,23 @@ def make_predictor(predictor: str | RoutingPredictor, **options: Any) -> Routing
                 f"options ({', '.join(options)}) go with a predictor's name, not with an object"
             )
         return predictor
-    kind = PREDICTORS.get(predictor)
+    kinds = ", ".join(kind.usage for kind in PREDICTORS.values())
+    if not isinstance(predictor, str):
+        raise InvalidInputError(
+            f"a predictor is a name or a RoutingPredictor, got {predictor!r}; use {kinds}"
+        )
+    name, colon, argument = predictor.partition(":")
+    kind = PREDICTORS.get(name)
     if kind is None:
         raise InvalidInputError(
-            f"predictor {predictor!r} is unknown; the predictors are {', '.join(PREDICTORS)}"
+            f"predictor {predictor!r} is unknown; the predictors are {kinds}"
         )
+    if kind.needs and not argument:
+        raise InvalidInputError(f"predictor {name!r} needs a {kind.needs}: use {kind.usage}")
+    if colon and not kind.needs:
+        raise InvalidInputError(f"predictor {name!r} takes nothing after a colon, got {argument!r}")
     try:
-        return kind.make(**options)
+        return kind.make(*filter(None, [argument]), **options)
     except TypeError as error:
         raise InvalidInputError(f"predictor {predictor!r}: {error}") from None
 

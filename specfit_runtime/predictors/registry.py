@@ -5,12 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..drafters import Drafter
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,18 +30,23 @@ class DraftNodes:
         Tree ids of the parents; -1 for the root.
     depth : ndarray of int64, shape (m,)
         Edges from the root.
-    states : object or None
-        The drafter's hidden states of these nodes, first dimension m, for predictors that read
-        them; None where the drafter has none.
+    states : Tensor, floating point, shape (m, H_d), or None
+        The drafter's hidden state that each node was drafted from: that of its parent, whose path
+        the drafter had run over, as its output layer reads it, after the final norm. The root's is
+        that of the token before it, or zeros where the drafter did not run over that one yet. None
+        where the drafter has no states.
     prob : ndarray of float64, shape (m,), or None
         Path probabilities.
+    truth : ndarray of int, shape (m, L, k), or None
+        Recorded routing, -1 pads. Replays and evaluations give it, for ceilings; decoding cannot.
     """
 
     tokens: NDArray[np.int64]
     parent: NDArray[np.int64]
     depth: NDArray[np.int64]
-    states: Any = None
+    states: Tensor | None = None
     prob: NDArray[np.float64] | None = None
+    truth: NDArray[np.integer] | None = None
 
 
 class RoutingPredictor(ABC):
@@ -49,6 +59,25 @@ class RoutingPredictor(ABC):
     """
 
     name: ClassVar[str]
+
+    def bind(self, model: Any, drafter: Drafter | None) -> None:
+        """Take from the target and the drafter what predicting needs; called before `start`.
+
+        By default nothing is taken.
+
+        Parameters
+        ----------
+        model : transformers.PreTrainedModel
+            The target. It is read and never written to.
+        drafter : Drafter or None
+            Bound to the target; None where nothing is drafted.
+
+        Raises
+        ------
+        InvalidInputError
+            If the predictor is for another target or drafter.
+        """
+        return
 
     @abstractmethod
     def start(self, n_layers: int, n_experts: int, top_k: int) -> None:
@@ -64,10 +93,18 @@ class RoutingPredictor(ABC):
 
     @abstractmethod
     def predict(self, nodes: DraftNodes) -> NDArray[np.int32]:
-        """Return the experts that each node should use, shape (m, L, k).
+        """Return the experts that each node should use, the most likely first, shape (m, L, k).
 
         -1 pads where fewer are known: before anything was observed, everything is padding.
         """
+
+    def probabilities(self, nodes: DraftNodes) -> NDArray[np.float32] | None:
+        """Return how likely each node is to use each expert, shape (m, L, E).
+
+        A layer's probabilities add up to about k. None from a predictor that has none to give,
+        which is the default.
+        """
+        return None
 
     @abstractmethod
     def observe(self, tokens: Sequence[int] | NDArray[np.integer], experts: NDArray[Any]) -> None:
@@ -90,17 +127,26 @@ class PredictorKind:
     ----------
     name : str
     make : callable
-        ``make(**options) -> RoutingPredictor``.
+        ``make(**options) -> RoutingPredictor``, with what ``needs`` names before the options.
     summary : str
         One line for tables.
     source : str
         What it follows.
+    needs : str
+        What stands behind the colon in ``"learned:DIR"`` and is ``make``'s first argument; empty if
+        the name stands alone.
     """
 
     name: str
     make: Callable[..., RoutingPredictor]
     summary: str
     source: str
+    needs: str = ""
+
+    @property
+    def usage(self) -> str:
+        """How the predictor is named, such as ``frequency`` or ``learned:DIR``."""
+        return f"{self.name}:{self.needs}" if self.needs else self.name
 
 
 def checked_shape(n_layers: int, n_experts: int, top_k: int) -> tuple[int, int, int]:
