@@ -14,6 +14,7 @@ from .files import Trace, export, load_instance, load_trace, save_instance, save
 from .instance import Instance
 from .methods import METHODS, Method
 from .routing import ExpertRouting
+from .scenarios import sample_scenarios, threshold_scenarios
 from .search import Advice, TreeSearch
 from .solution import Solution, Status, evaluate
 from .solve import solve, solve_instance
@@ -45,9 +46,11 @@ __all__ = [
     "export",
     "load_instance",
     "load_trace",
+    "sample_scenarios",
     "save_instance",
     "save_trace",
     "solve",
     "solve_instance",
     "solve_many",
+    "threshold_scenarios",
 ]

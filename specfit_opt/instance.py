@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .cost import CostModel
 from .errors import InvalidInputError
 from .routing import ExpertRouting
@@ -52,6 +55,32 @@ class Instance:
             )
         cost.require_experts(routing.n_layers, routing.n_experts)
         check_sizes(cost, tree.n_roots, tree.n_nodes)
+
+    def kernel_prices(self) -> tuple[NDArray[np.bool_], NDArray[np.float64], float]:
+        """Return ``resident``, ``expert_time`` and ``resident_time`` as the kernel takes them.
+
+        Each layer of each scenario is a layer to the kernel; what its experts cost is weighted
+        with the scenario's probability.
+
+        Returns
+        -------
+        resident : ndarray of bool, shape (M * L, E)
+        expert_time : ndarray of float64, shape (M * L,) or (M * L, E)
+        resident_time : float
+        """
+        routing, cost = self.routing, self.cost_model
+        time = cost.kernel_expert_time(routing.n_layers, routing.n_experts)
+        weights = routing.scenario_weights
+        if weights is None:
+            return routing.resident, time, cost.resident_time
+        resident, resident_time = routing.resident, cost.resident_time * float(weights[0])
+        if cost.resident_time > 0.0 and (weights != weights[0]).any():
+            # The kernel has one price for all resident experts, so here they count as missing.
+            time = cost.expert_table(routing.n_layers, routing.n_experts)
+            time = np.where(resident, cost.resident_time, time)
+            resident, resident_time = np.zeros_like(resident), 0.0
+        weighted = np.multiply.outer(weights, time).reshape(-1, *time.shape[1:])
+        return np.tile(resident, (len(weights), 1)), weighted, resident_time
 
 
 def check_sizes(cost: CostModel, n_roots: int, n_nodes: int) -> None:

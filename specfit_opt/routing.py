@@ -1,4 +1,4 @@
-"""The experts that every draft token activates, packed once into bitsets."""
+"""The experts that every draft token activates, for certain or by scenario, packed into bitsets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import kernel
-from ._validate import frozen, refreeze
+from ._validate import float_array, frozen, refreeze
 from .errors import InvalidInputError
 
 
@@ -29,11 +29,15 @@ class ExpertRouting:
     Attributes
     ----------
     experts : ndarray of int16, int32 or int64, shape (n, L, k)
+        (M, n, L, k) where the routing is uncertain, see :meth:`from_scenarios`.
     n_experts : int
     resident : ndarray of bool, shape (L, E)
+    scenario_weights : ndarray of float64, shape (M,), or None
+        Probabilities of the scenarios; None where the routing is certain.
     rows : ndarray of uint64, shape (n, L * ceil(E / 64))
         Bit e % 64 of word l * ceil(E / 64) + e // 64 is set when the node uses expert e of layer l.
-        Built once, at construction. All arrays are read-only.
+        With scenarios, layer l of scenario m takes the place of layer m * L + l. Built once, at
+        construction. All arrays are read-only.
 
     Raises
     ------
@@ -42,59 +46,145 @@ class ExpertRouting:
 
     Notes
     -----
-    Packing takes O(n L k) time and n * L * ceil(E / 64) * 8 bytes.
+    Packing takes O(n L k) time and n * L * ceil(E / 64) * 8 bytes, M times that with scenarios.
     """
 
     experts: NDArray[np.integer]
     n_experts: int
     resident: NDArray[np.bool_]
+    scenario_weights: NDArray[np.float64] | None = field(init=False)
     rows: NDArray[np.uint64] = field(init=False, repr=False)
 
     def __init__(
         self, experts: ArrayLike, n_experts: int, resident: ArrayLike | None = None
     ) -> None:
-        try:
-            ids = np.asarray(experts)
-        except ValueError as error:
-            raise InvalidInputError(f"experts is not a rectangular array: {error}") from None
-        if ids.dtype.kind not in "iu":
-            raise InvalidInputError(f"experts must hold integers, got dtype {ids.dtype}")
-        if ids.ndim != 3:
-            raise InvalidInputError(
-                f"experts must have shape (nodes, layers, slots), got {tuple(ids.shape)}"
-            )
+        ids = _checked_ids(experts, ("nodes", "layers", "slots"))
+        self._fill(ids, n_experts, resident)
+
+    @classmethod
+    def from_scenarios(
+        cls,
+        experts: ArrayLike,
+        n_experts: int,
+        resident: ArrayLike | None = None,
+        *,
+        weights: ArrayLike | None = None,
+    ) -> ExpertRouting:
+        """Build an uncertain routing: one of M scenarios will turn out to be true.
+
+        Every method then chooses by the *expected* transfer time, and figures of experts in a
+        :class:`Solution` are expectations. The cost model stays that of the L layers; nothing has
+        to be scaled.
+
+        Parameters
+        ----------
+        experts : array_like of int, shape (M, n, L, k)
+            Expert ids of every node in each scenario; -1 pads. :func:`sample_scenarios` and
+            :func:`threshold_scenarios` make them from probabilities.
+        n_experts : int
+            Number of experts per layer, E.
+        resident : array_like of bool, shape (L, E), optional
+            Experts that are in fast memory already, whichever scenario is true. Default: none.
+        weights : array_like of float, shape (M,), optional
+            How probable each scenario is: positive, taken relative to their sum. Default: equal.
+
+        Returns
+        -------
+        ExpertRouting
+
+        Raises
+        ------
+        InvalidInputError
+            As for the class; also if there is no scenario, or a weight is not positive and finite.
+
+        Notes
+        -----
+        The expected cost of a union is again a weighted union (section "Uncertain routing" of the
+        theory page): each expert of each scenario is an element of its own, at the price of the
+        expert times the weight of the scenario. So rows are M times as long. With equal weights
+        and one ``expert_time`` for all, costs are still plain bit counts.
+
+        Examples
+        --------
+        >>> from specfit_opt import CostModel, DraftTree, ExpertRouting, evaluate
+        >>> tree = DraftTree([-1, 0], [1.0, 0.8])
+        >>> routing = ExpertRouting.from_scenarios([[[[0]], [[0]]], [[[0]], [[1]]]], n_experts=2)
+        >>> evaluate(tree, routing, CostModel(1.0, 0.0, 0.2), [0, 1]).experts_loaded.tolist()
+        [1.5]
+        """
+        ids = _checked_ids(experts, ("scenarios", "nodes", "layers", "slots"))
+        routing = object.__new__(cls)
+        routing._fill(ids, n_experts, resident, _checked_weights(weights, len(ids)))
+        return routing
+
+    def _fill(
+        self,
+        ids: NDArray[np.integer],
+        n_experts: int,
+        resident: ArrayLike | None,
+        weights: NDArray[np.float64] | None = None,
+    ) -> None:
         if not isinstance(n_experts, (int, np.integer)) or n_experts < 1:
             raise InvalidInputError(f"n_experts must be a positive integer, got {n_experts!r}")
-        if ids.shape[1] == 0:
+        n_layers, n_slots = ids.shape[-2:]
+        if n_layers == 0:
             raise InvalidInputError("experts has no layers; a mixture-of-experts model has one")
-        if ids.dtype not in (np.int16, np.int32, np.int64):
-            if ids.dtype.kind == "u" and ids.dtype.itemsize == 8:
-                ids = np.minimum(ids, np.iinfo(np.int64).max)  # so that 2**64 - 1 is no padding
-            ids = ids.astype(np.int64)
-        # The packed rows are what is solved, so a private copy keeps the two from drifting apart.
-        ids = np.array(ids, order="C") if ids.flags.writeable else np.ascontiguousarray(ids)
         n_experts = int(n_experts)
-        rows, bad = kernel.pack(ids, n_experts)
+        flat = ids
+        if weights is not None:
+            # Rows are by node, so the ids are too; what is kept is a view in the order as given.
+            ids = frozen(np.ascontiguousarray(np.moveaxis(ids, 0, 1)))
+            flat = ids.reshape(len(ids), len(weights) * n_layers, n_slots)
+            ids = np.moveaxis(ids, 1, 0)
+        rows, bad = kernel.pack(flat, n_experts)
         if bad >= 0:
-            v, layer, slot = (int(i) for i in np.unravel_index(bad, ids.shape))
+            outside = (ids < -1) | (ids >= n_experts)
+            at = tuple(int(i) for i in np.argwhere(outside)[0])
             raise InvalidInputError(
-                f"experts[{v}, {layer}, {slot}] = {ids[v, layer, slot]} is no expert of "
-                f"{n_experts} (ids are 0 to {n_experts - 1}, -1 pads)"
+                f"experts[{', '.join(map(str, at))}] = {ids[at]} is no expert of {n_experts} (ids "
+                f"are 0 to {n_experts - 1}, -1 pads)"
             )
-        object.__setattr__(self, "experts", frozen(ids))
-        object.__setattr__(self, "n_experts", n_experts)
-        object.__setattr__(self, "resident", checked_resident(resident, ids.shape[1], n_experts))
-        object.__setattr__(self, "rows", frozen(rows))
+        put = object.__setattr__
+        put(self, "experts", frozen(ids))
+        put(self, "n_experts", n_experts)
+        put(self, "resident", checked_resident(resident, n_layers, n_experts))
+        put(self, "scenario_weights", weights)
+        put(self, "rows", frozen(rows))
 
     @property
     def n_nodes(self) -> int:
         """Number of nodes, n."""
-        return len(self.experts)
+        return len(self.rows)
 
     @property
     def n_layers(self) -> int:
         """Number of MoE layers, L."""
         return len(self.resident)
+
+    @property
+    def n_scenarios(self) -> int:
+        """Number of scenarios, M; 1 where the routing is certain."""
+        return 1 if self.scenario_weights is None else len(self.scenario_weights)
+
+    def union(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return the experts that a set of nodes uses.
+
+        Parameters
+        ----------
+        mask : ndarray of bool, shape (n,)
+
+        Returns
+        -------
+        ndarray of bool, shape (L, E)
+            (M, L, E) for a routing made of scenarios.
+        """
+        words = np.bitwise_or.reduce(self.rows[mask], axis=0).astype("<u8", copy=False)
+        octets = words.view(np.uint8).reshape(self.n_scenarios * self.n_layers, -1)
+        bits = np.unpackbits(octets, axis=1, bitorder="little", count=self.n_experts)
+        used = bits.view(np.bool_)
+        if self.scenario_weights is None:
+            return used
+        return used.reshape(self.n_scenarios, self.n_layers, self.n_experts)
 
     def with_resident(self, resident: ArrayLike | None) -> ExpertRouting:
         """Return the same routing beside another cache content, without packing again.
@@ -115,7 +205,7 @@ class ExpertRouting:
             If ``resident`` has another shape or dtype.
         """
         other = object.__new__(ExpertRouting)
-        for name in ("experts", "n_experts", "rows"):
+        for name in ("experts", "n_experts", "scenario_weights", "rows"):
             object.__setattr__(other, name, getattr(self, name))
         checked = checked_resident(resident, self.n_layers, self.n_experts)
         object.__setattr__(other, "resident", checked)
@@ -124,10 +214,52 @@ class ExpertRouting:
     __setstate__ = refreeze
 
     def __repr__(self) -> str:
+        uncertain = "" if self.scenario_weights is None else f"n_scenarios={self.n_scenarios}, "
         return (
-            f"ExpertRouting(n_nodes={self.n_nodes}, n_layers={self.n_layers}, "
+            f"ExpertRouting({uncertain}n_nodes={self.n_nodes}, n_layers={self.n_layers}, "
             f"n_experts={self.n_experts}, resident={float(self.resident.mean()):.1%})"
         )
+
+
+def _checked_ids(experts: ArrayLike, axes: tuple[str, ...]) -> NDArray[np.integer]:
+    """Return a contiguous read-only array with these axes, of one of the three id types."""
+    try:
+        ids = np.asarray(experts)
+    except ValueError as error:
+        raise InvalidInputError(f"experts is not a rectangular array: {error}") from None
+    if ids.dtype.kind not in "iu":
+        raise InvalidInputError(f"experts must hold integers, got dtype {ids.dtype}")
+    if ids.ndim != len(axes):
+        raise InvalidInputError(
+            f"experts must have shape ({', '.join(axes)}), got {tuple(ids.shape)}"
+        )
+    if ids.dtype not in (np.int16, np.int32, np.int64):
+        if ids.dtype.kind == "u" and ids.dtype.itemsize == 8:
+            ids = np.minimum(ids, np.iinfo(np.int64).max)  # so that 2**64 - 1 is no padding
+        ids = ids.astype(np.int64)
+    # The packed rows are what is solved, so a private copy keeps the two from drifting apart.
+    return frozen(np.array(ids, order="C") if ids.flags.writeable else np.ascontiguousarray(ids))
+
+
+def _checked_weights(weights: ArrayLike | None, n_scenarios: int) -> NDArray[np.float64]:
+    """Return the scenarios' weights with a sum of 1."""
+    if n_scenarios == 0:
+        raise InvalidInputError("experts has no scenarios; give at least one")
+    if weights is None:
+        return frozen(np.full(n_scenarios, 1.0 / n_scenarios))
+    given = float_array(weights, "weights")
+    if given.shape != (n_scenarios,):
+        raise InvalidInputError(
+            f"weights has shape {given.shape} but experts holds {n_scenarios} scenarios; give one "
+            "weight per scenario"
+        )
+    bad = np.flatnonzero(~((given > 0.0) & (given < np.inf)))
+    if bad.size:
+        raise InvalidInputError(
+            f"weights[{bad[0]}] = {given[bad[0]]}; weights must be positive and finite (leave out "
+            "scenarios that cannot happen)"
+        )
+    return frozen(given / given.sum())
 
 
 def checked_resident(

@@ -6,7 +6,7 @@ import enum
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +21,9 @@ from .tree import DraftTree
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+#: Numbers of experts: whole where the routing is certain, expected where it is not.
+Counts: TypeAlias = NDArray[np.int64] | NDArray[np.float64]
 
 #: Relative error allowed where two computations of the same figure are compared.
 RELATIVE_TOLERANCE = 1e-9
@@ -58,9 +61,11 @@ class Solution:
         Seconds. ``cycle_time`` is the sum of the other two; ``compute_time`` is the fixed
         time and that of the nodes, ``transfer_time`` the price of the union of experts.
     experts_loaded : ndarray of int64, shape (L,)
-        Experts per layer of the union that are not resident.
+        Experts per layer of the union that are not resident. For a routing made of scenarios
+        (:meth:`ExpertRouting.from_scenarios`) the expected number, float64; ``transfer_time`` is
+        then an expectation too.
     experts_used : ndarray of int64, shape (L,)
-        Experts per layer of the union, resident or not.
+        Experts per layer of the union, resident or not; expected, float64, likewise.
     rate : float or None
         The rate lambda that the surplus was maximised at; None for the ratio.
     method : str
@@ -84,8 +89,8 @@ class Solution:
     cycle_time: float
     compute_time: float
     transfer_time: float
-    experts_loaded: NDArray[np.int64]
-    experts_used: NDArray[np.int64]
+    experts_loaded: Counts
+    experts_used: Counts
     rate: float | None = None
     method: str = ""
     stats: Mapping[str, Any] = field(default_factory=dict)
@@ -159,8 +164,8 @@ class Solution:
             f"  expected tokens  {self.expected_tokens:.4f} per pass",
             f"  cycle time       {_seconds(self.cycle_time)} "
             f"(compute {_seconds(self.compute_time)}, transfer {_seconds(self.transfer_time)})",
-            f"  experts loaded   {int(self.experts_loaded.sum())} of "
-            f"{int(self.experts_used.sum())} used",
+            f"  experts loaded   {self.experts_loaded.sum():.6g} of "
+            f"{self.experts_used.sum():.6g} used",
         ]
         if self.rate is not None:
             lines.insert(2, f"  surplus          {self.objective:.6g} tokens at {self.rate:.6g}/s")
@@ -289,13 +294,13 @@ def evaluate(
 
 
 class Figures(NamedTuple):
-    """A set of nodes and what the kernel's ``evaluate`` says of it."""
+    """A set of nodes and its parts of the objective, as the kernel's ``evaluate`` gives them."""
 
     mask: NDArray[np.bool_]
     expected_tokens: float
     transfer_time: float
-    experts_loaded: NDArray[np.int64]
-    experts_used: NDArray[np.int64]
+    experts_loaded: Counts
+    experts_used: Counts
 
 
 def build_solution(
@@ -311,15 +316,10 @@ def build_solution(
     """Return the Solution of a set known to be closed and allowed; ``bound`` as claimed."""
     routing, cost = instance.routing, instance.cost_model
     figures = kernel.evaluate(
-        mask,
-        instance.tree.path_prob,
-        routing.rows,
-        routing.resident,
-        cost.kernel_expert_time(routing.n_layers, routing.n_experts),
-        cost.resident_time,
+        mask, instance.tree.path_prob, routing.rows, *instance.kernel_prices()
     )
     return solution_from_figures(
-        Figures(mask, *figures),
+        expected_figures(routing, Figures(mask, *figures)),
         cost,
         fixed_time=cost.fixed_time,
         rate=rate,
@@ -327,6 +327,18 @@ def build_solution(
         stats=stats,
         status=status,
         bound=bound,
+    )
+
+
+def expected_figures(routing: ExpertRouting, figures: Figures) -> Figures:
+    """Turn the kernel's counts, by layer of each scenario, into expectations by layer."""
+    weights = routing.scenario_weights
+    if weights is None:
+        return figures
+    used = routing.union(figures.mask)
+    return figures._replace(
+        experts_loaded=weights @ (used & ~routing.resident).sum(axis=2),
+        experts_used=weights @ used.sum(axis=2),
     )
 
 

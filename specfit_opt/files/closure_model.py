@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from .._validate import checked_rate
 from ..errors import InvalidInputError
 from ..instance import Instance
+from ..methods._union import expert_prices
 from ..solve import checked_max_nodes
 
 
@@ -20,7 +21,8 @@ class ClosureModel:
     Attributes
     ----------
     columns : list of str
-        ``x_<node>``, then ``y_<layer>_<expert>``, then ``s_<size>``, then ``constant``.
+        ``x_<node>``, then ``y_<layer>_<expert>`` (``y_<scenario>_<layer>_<expert>`` where the
+        routing is made of scenarios), then ``s_<size>``, then ``constant``.
     objective : ndarray of float64, shape (n_columns,)
     binary : ndarray of bool, shape (n_columns,)
         Columns that must be 0 or 1. The others lie in [0, 1].
@@ -82,23 +84,22 @@ def closure_model(instance: Instance, rate: float, max_nodes: int | None = None)
     n, n_roots = tree.n_nodes, tree.n_roots
     limit = n if max_nodes is None else min(checked_max_nodes(max_nodes, instance), n)
 
-    price = np.where(
-        routing.resident,
-        cost.resident_time,
-        cost.expert_table(routing.n_layers, routing.n_experts),
-    )
-    words = routing.rows.reshape(n, routing.n_layers, -1)
+    price = expert_prices(instance).reshape(-1, routing.n_experts)
+    words = routing.rows.reshape(n, len(price), -1)
     used = np.unpackbits(words.view(np.uint8), axis=2, bitorder="little")[
         :, :, : routing.n_experts
     ].astype(np.bool_)
     used &= price > 0.0
+    places = [str(layer) for layer in range(routing.n_layers)]
+    if routing.scenario_weights is not None:
+        places = [f"{m}_{layer}" for m in range(routing.n_scenarios) for layer in places]
     node, layer, expert = (axis.tolist() for axis in np.nonzero(used))
     layers, experts = (axis.tolist() for axis in np.nonzero(used.any(axis=0)))
 
     columns = [f"x_{v}" for v in range(n)]
     weights = [tree.path_prob]
     column_of = {pair: n + i for i, pair in enumerate(zip(layers, experts, strict=True))}
-    columns += [f"y_{at}_{e}" for at, e in column_of]
+    columns += [f"y_{places[at]}_{e}" for at, e in column_of]
     weights.append(-value * price[layers, experts])
 
     children = np.flatnonzero(tree.parent >= 0)
@@ -110,7 +111,7 @@ def closure_model(instance: Instance, rate: float, max_nodes: int | None = None)
         ).reshape(-1, 2),
     ]
     arc_names = [f"p_{v}" for v in children.tolist()]
-    arc_names += [f"u_{v}_{at}_{e}" for v, at, e in zip(node, layer, expert, strict=True)]
+    arc_names += [f"u_{v}_{places[at]}_{e}" for v, at, e in zip(node, layer, expert, strict=True)]
 
     links: list[tuple[str, NDArray[np.int64], NDArray[np.float64], str, float]] = []
     nodes = np.arange(n)
@@ -159,28 +160,31 @@ def closure_model(instance: Instance, rate: float, max_nodes: int | None = None)
 
 def _comment(instance: Instance, rate: float, limit: int | None, sized: bool) -> list[str]:
     tree, routing = instance.tree, instance.routing
+    uncertain, scenario = "", ""
+    if routing.scenario_weights is not None:
+        uncertain, scenario = f", scenarios {routing.n_scenarios}", "<scenario>_"
     # A name may hold anything; a line break or a letter beyond ASCII would break some readers.
     name = " ".join(instance.name.split()).encode("ascii", "backslashreplace").decode()
     lines = [
         "specfit: the best draft subtree at a fixed rate, as a maximum-weight closure problem",
         f"instance: {name or 'unnamed'}",
         f"nodes {tree.n_nodes}, roots {tree.n_roots}, layers {routing.n_layers}, experts per "
-        f"layer {routing.n_experts}",
+        f"layer {routing.n_experts}{uncertain}",
         "",
         "maximise  P(S) - rate * T(S)  over the ancestor-closed sets S that hold every root",
         f"rate = {rate!r} tokens per second; times in seconds; the value is in tokens",
         "rate is the best throughput exactly when the optimum is 0",
         "",
         "x_<node>            1 when S holds the node; roots are fixed to 1",
-        "y_<layer>_<expert>  1 when a node of S uses the expert; only experts that cost time have",
-        "                    one; continuous, since an optimum takes the least value, 0 or 1",
+        f"y_{scenario}<layer>_<expert>  1 when a node of S uses the expert; only experts that cost",
+        "                    time have one; continuous: an optimum takes the least value, 0 or 1",
     ]
     if sized:
         lines.append("s_<size>            1 when S has that many nodes; one per allowed size")
     lines += [
         "constant            fixed to 1; its coefficient is -rate * fixed_time",
         "p_<node>            the node needs its parent",
-        "u_<node>_<layer>_<expert>  the node needs the expert",
+        f"u_<node>_{scenario}<layer>_<expert>  the node needs the expert",
     ]
     if sized:
         lines.append("size, one_size      the number of nodes is one allowed size")

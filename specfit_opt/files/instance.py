@@ -55,7 +55,8 @@ def save_instance(path: str | os.PathLike[str], instance: Instance) -> None:
     Raises
     ------
     InvalidInputError
-        For another extension, or something that is no Instance.
+        For another extension, something that is no Instance, or a routing made of scenarios, which
+        the formats do not hold.
     OSError
         If the file cannot be written; an older file is then as it was.
 
@@ -68,6 +69,11 @@ def save_instance(path: str | os.PathLike[str], instance: Instance) -> None:
     if not isinstance(instance, Instance):
         raise InvalidInputError(
             f"expected an Instance, got {type(instance).__name__}; the order is path, instance"
+        )
+    if instance.routing.scenario_weights is not None:
+        raise InvalidInputError(
+            f"{os.fspath(path)}: an instance file holds one routing, but this instance has "
+            f"{instance.routing.n_scenarios} scenarios; save each as an instance of its own"
         )
     _SAVERS[_extension(path)](path, instance)
 

@@ -13,16 +13,31 @@ from ..tree import DraftTree
 
 
 def used_experts(routing: ExpertRouting) -> NDArray[np.bool_]:
-    """Return which (layer, expert) pairs each node uses, shape (n, L * E)."""
-    n, n_layers, n_experts = routing.n_nodes, routing.n_layers, routing.n_experts
+    """Return which elements each node uses, shape (n, L * E).
+
+    An element is a (layer, expert) pair; with M scenarios a (scenario, layer, expert) triple, and
+    the shape is (n, M * L * E).
+    """
+    n, n_experts = routing.n_nodes, routing.n_experts
+    ids = routing.experts
+    if routing.scenario_weights is not None:
+        n_rows = routing.n_scenarios * routing.n_layers
+        ids = np.moveaxis(ids, 0, 1).reshape(n, n_rows, ids.shape[-1])
     # The padding, -1, falls into a last column, which is dropped.
-    used = np.zeros((n, n_layers, n_experts + 1), dtype=np.bool_)
-    np.put_along_axis(used, routing.experts.astype(np.int64), True, axis=2)
-    return used[:, :, :n_experts].reshape(n, n_layers * n_experts)
+    used = np.zeros((n, ids.shape[1], n_experts + 1), dtype=np.bool_)
+    np.put_along_axis(used, ids.astype(np.int64), True, axis=2)
+    return used[:, :, :n_experts].reshape(n, -1)
+
+
+def weighted(routing: ExpertRouting, value: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a value of every (layer, expert) pair, shape (L, E), as one of every element."""
+    if routing.scenario_weights is None:
+        return value.reshape(-1)
+    return np.multiply.outer(routing.scenario_weights, value).reshape(-1)
 
 
 def topmost_use(tree: DraftTree, used: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return ``used`` without the pairs that an ancestor of the node uses already.
+    """Return ``used`` without the elements that an ancestor of the node uses already.
 
     In a closed set those cost the node nothing, and along a path the rest is purely additive.
     """
@@ -35,10 +50,10 @@ def topmost_use(tree: DraftTree, used: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def expert_prices(instance: Instance) -> NDArray[np.float64]:
-    """Return what each (layer, expert) pair costs once per pass, in seconds, shape (L * E,)."""
+    """Return what each element costs, weighted, once per pass, in seconds, shape (L * E,)."""
     routing, cost = instance.routing, instance.cost_model
     time = cost.expert_table(routing.n_layers, routing.n_experts)
-    return np.where(routing.resident, cost.resident_time, time).reshape(-1)
+    return weighted(routing, np.where(routing.resident, cost.resident_time, time))
 
 
 class ExpertUnion:
@@ -49,7 +64,7 @@ class ExpertUnion:
     tree : DraftTree
     routing : ExpertRouting
     weight : ndarray of float64, shape (L * E,)
-        Weight of each (layer, expert) pair, >= 0.
+        Weight of each element, >= 0; see :func:`used_experts`.
 
     Notes
     -----

@@ -11,7 +11,7 @@ from ..instance import Instance
 from ..solution import Solution, build_solution
 from ._options import choice_option, integer_option
 from ._sizes import allowed_sizes, mask_of, nearest_allowed
-from ._union import ExpertUnion
+from ._union import ExpertUnion, weighted
 from .registry import Method
 
 
@@ -68,11 +68,8 @@ def select(
     count = choice_option(count, "count", ("activated", "missing"))
     eps = _checked_eps(eps)
     tree, routing = instance.tree, instance.routing
-    if count == "activated":
-        weight = np.ones(routing.n_layers * routing.n_experts)
-    else:
-        weight = (~routing.resident).reshape(-1).astype(np.float64)
-    union = ExpertUnion(tree, routing, weight)
+    counted = np.ones_like(routing.resident) if count == "activated" else ~routing.resident
+    union = ExpertUnion(tree, routing, weighted(routing, counted.astype(np.float64)))
     order = tree.roots.tolist()
     union.add(order)
     candidates = mask_of(instance, [c for v in order for c in tree.children[v]])

@@ -7,7 +7,14 @@ from typing import Any
 
 from .. import kernel
 from ..instance import Instance
-from ..solution import RELATIVE_TOLERANCE, Figures, Solution, Status, solution_from_figures
+from ..solution import (
+    RELATIVE_TOLERANCE,
+    Figures,
+    Solution,
+    Status,
+    expected_figures,
+    solution_from_figures,
+)
 from .registry import Method
 
 
@@ -29,7 +36,7 @@ def select(
     )
     assert figures is not None  # no virtual nodes were given
     solution = solution_from_figures(
-        Figures(mask, *figures),
+        expected_figures(instance.routing, Figures(mask, *figures)),
         instance.cost_model,
         fixed_time=instance.cost_model.fixed_time,
         rate=rate,
@@ -46,14 +53,12 @@ def kernel_arguments(
     instance: Instance, rate: float | None, max_nodes: int | None, time_limit: float | None
 ) -> tuple[Any, ...]:
     """Return the arguments of the kernel's ``solve`` for a problem and its limits."""
-    tree, routing, cost = instance.tree, instance.routing, instance.cost_model
+    tree, cost = instance.tree, instance.cost_model
     return (
         tree.parent,
         tree.path_prob,
-        routing.rows,
-        routing.resident,
-        cost.kernel_expert_time(routing.n_layers, routing.n_experts),
-        cost.resident_time,
+        instance.routing.rows,
+        *instance.kernel_prices(),
         cost.fixed_time,
         cost.node_time,
         math.nan if rate is None else rate,
