@@ -135,7 +135,9 @@ class TreeSearch:
             Before the first :meth:`extend`.
         """
         if self._solution is None:
-            raise InvalidInputError("the tree is empty; extend it with the root first")
+            if not self._prob:
+                raise InvalidInputError("the tree is empty; extend it with the root first")
+            self._solution = self._solve()
         return self._solution
 
     def extend(
@@ -208,6 +210,45 @@ class TreeSearch:
         self._drafting += spent
         self._solution = self._solve()
         return self._solution
+
+    def reprice(self, cost_model: CostModel) -> None:
+        """Replace the cost model; the tree and the draft time so far stay.
+
+        What a new search over the same tree would choose is then chosen, by the next
+        :meth:`extend` or when :attr:`solution` is next asked for.
+
+        Parameters
+        ----------
+        cost_model : CostModel
+            For the same numbers of layers and experts, and with a ``node_time`` that serves the
+            tree so far.
+
+        Raises
+        ------
+        InvalidInputError
+            If it does not fit. The search is then as it was before the call.
+
+        Notes
+        -----
+        Nodes are neither checked nor packed again: O(n L E / 64 + L E) for n of them.
+
+        Examples
+        --------
+        >>> search = TreeSearch(CostModel(1.0, 0.01, 0.2), n_layers=1, n_experts=3)
+        >>> search.extend([-1, 0], [1.0, 0.5], [[[0]], [[1]]]).nodes.tolist()
+        [0, 1]
+        >>> search.reprice(CostModel(1.0, 0.01, 2.0))
+        >>> search.solution.nodes.tolist()
+        [0]
+        """
+        cost_model.require_experts(self.n_layers, self.n_experts)
+        if self._prob:
+            check_sizes(cost_model, self._n_roots, self.n_nodes)
+        self._state.reprice(
+            cost_model.kernel_expert_time(self.n_layers, self.n_experts), cost_model.resident_time
+        )
+        self.cost_model = cost_model
+        self._solution = None
 
     def advise(
         self,

@@ -19,6 +19,7 @@ from specfit_opt import (
     solve,
 )
 from specfit_opt.generate import generate
+from specfit_opt.kernel import twin
 
 COST = CostModel(1.0, 0.01, 0.2)
 
@@ -291,3 +292,79 @@ def test_cost_model_of_another_shape_is_refused():
         TreeSearch(CostModel(1.0, 0.1, [0.1, 0.2, 0.3]), 2, 5)
     with pytest.raises(InvalidInputError, match="n_layers must be a positive integer"):
         TreeSearch(COST, 0, 5)
+
+
+def repriced_and_new(rng, make_state=None):
+    """Grow a search, giving it new prices before every level and after the last.
+
+    Yield its solution beside that of a new search over the same tree at the same prices.
+    """
+    instance = random_instance(rng, kind="affine", n=int(rng.integers(2, 16)))
+    routing = instance.routing
+    shape = routing.n_layers, routing.n_experts
+
+    def new_search():
+        # A price of resident experts changes the layout of rows; a price of 0 drops experts.
+        price = rng.integers(0, 3, shape if rng.random() < 0.5 else shape[:1]) / 4.0
+        resident_time = float(rng.choice([0.0, 0.25]))
+        cost = CostModel(1.0 + rng.random(), float(rng.random()), price, resident_time)
+        search = TreeSearch(cost, *shape, routing.resident)
+        if make_state is not None:
+            search._state = make_state(
+                routing.resident, cost.kernel_expert_time(*shape), cost.resident_time
+            )
+        return search
+
+    search = new_search()
+    tree, seen = instance.tree, []
+    last_root = int(tree.roots[-1])
+    edges = [0, *range(last_root + 1, tree.n_nodes, 4), tree.n_nodes]
+    for first, last in itertools.pairwise(edges):
+        seen.append((tree.parent[first:last], tree.path_prob[first:last], first, last))
+        again = new_search()
+        search.reprice(again.cost_model)
+        found = search.extend(*seen[-1][:2], routing.experts[first:last], draft_time=0.125)
+        expected = [again.extend(p, q, routing.experts[a:b], 0.125) for p, q, a, b in seen][-1]
+        yield found, expected
+    for _ in range(2):
+        again = new_search()
+        for p, q, a, b in seen:
+            again.extend(p, q, routing.experts[a:b], 0.125)
+        search.reprice(again.cost_model)
+        yield search.solution, again.solution
+        advice, expected_advice = search.advise(0.1, 0.5), again.advise(0.1, 0.5)
+        assert advice.bound == pytest.approx(expected_advice.bound)
+        assert advice.expected == pytest.approx(expected_advice.expected)
+
+
+@pytest.mark.parametrize("make_state", [None, twin.TreeState], ids=["kernel", "twin"])
+def test_a_repriced_search_equals_a_new_one(make_state):
+    for seed in range(40):
+        for found, expected in repriced_and_new(np.random.default_rng([seed, 11]), make_state):
+            assert found.objective == pytest.approx(expected.objective, rel=1e-9)
+            assert found.nodes.tolist() == expected.nodes.tolist()
+            assert found.cycle_time == pytest.approx(expected.cycle_time)
+            assert found.transfer_time == pytest.approx(expected.transfer_time)
+            assert found.experts_loaded.tolist() == expected.experts_loaded.tolist()
+
+
+def test_prices_that_do_not_fit_leave_the_search_as_it_was():
+    search = TreeSearch(COST, 1, 5)
+    before = search.extend([-1, 0], [1.0, 0.5], [[[0]], [[1]]])
+    for cost, message in (
+        (CostModel(1.0, 0.1, [0.1, 0.2]), "the routing has 1 layers"),
+        (CostModel(1.0, [0.0, 0.1], 0.1), "the tree has 2 nodes"),
+        (CostModel(0.0, 0.0, 0.1), "throughput has no bound"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            search.reprice(cost)
+        assert search.solution is before
+        assert search.cost_model is COST
+
+
+def test_an_empty_search_can_be_repriced():
+    search = TreeSearch(COST, 1, 5)
+    search.reprice(CostModel(1.0, 0.0, 1.0))
+    with pytest.raises(InvalidInputError, match="the tree is empty"):
+        search.solution  # noqa: B018
+    assert search.extend([-1], [1.0], [[[0]]]).cycle_time == 2.0

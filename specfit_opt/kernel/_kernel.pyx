@@ -272,6 +272,41 @@ cdef class TreeState:
             self.append(&parents[0], &prob[0], rows, m)
         return bad
 
+    def reprice(self, expert_time, double resident_time):
+        """Replace the prices; the nodes stay; see twin.py."""
+        cdef bint per_expert = expert_time.ndim == 2
+        cdef const double[::1] time = expert_time.reshape(-1) if per_expert else expert_time
+        cdef Price price
+        cdef sf_arena arena
+        if price_open(
+            &price, &arena, _OPS, &self.resident[0, 0], &time[0], per_expert, resident_time,
+            self.n_layers, self.n_experts,
+        ) != DONE:
+            sf_arena_close(&arena)
+            raise MemoryError
+        try:
+            # A price of resident experts makes rows longer, whose room never shrinks.
+            if price.words > self.price.words:
+                self.root_union = <uint64_t *> _grown(self.root_union, price.words * 8)
+                if self.room > 0:
+                    self.used = <uint64_t *> _grown(self.used, self.room * price.words * 8)
+                    self.fresh = <uint64_t *> _grown(self.fresh, self.room * price.words * 8)
+        except MemoryError:
+            sf_arena_close(&arena)
+            raise
+        sf_arena_close(&self.price_arena)
+        self.price_arena = arena
+        self.price = price
+        self.per_expert = per_expert
+        self.expert_time = time
+        self.resident_time = resident_time
+        memset(self.root_union, 0, price.words * sizeof(uint64_t))
+        with nogil:
+            index_rows(
+                &self.price, 0, self.n, self.parent, self.packed, self.root_union, self.used,
+                self.fresh,
+            )
+
     cdef void append(
         self, const int32_t *parent, const double *prob, const uint64_t *packed, Py_ssize_t m
     ) noexcept:

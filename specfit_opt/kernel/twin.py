@@ -185,8 +185,30 @@ class TreeState:
         rows: NDArray[np.uint64],
     ) -> None:
         """Append nodes whose experts are packed already. Roots come with the first call only."""
-        bits = [self._bits(row) for row in rows]
         parents = parent.tolist()
+        self._index(parents, rows)
+        self._parent.extend(parents)
+        self._prob.extend(path_prob.tolist())
+        self._rows.append(rows)
+
+    def reprice(self, expert_time: NDArray[np.float64], resident_time: float) -> None:
+        """Replace the prices, as if the nodes so far had been appended to a new tree.
+
+        Parameters
+        ----------
+        expert_time : ndarray of float64, shape (L,) or (L, E)
+        resident_time : float
+        """
+        self.expert_time = expert_time
+        self.resident_time = resident_time
+        self._price = _Price(self.resident, expert_time, resident_time)
+        self._used, self._fresh, self._root_union = [], [], 0
+        if self._rows:
+            self._index(self._parent, np.concatenate(self._rows))
+
+    def _index(self, parents: list[int], rows: NDArray[np.uint64]) -> None:
+        """Append to the sets of used and of fresh experts."""
+        bits = [self._bits(row) for row in rows]
         for u, own in zip(parents, bits, strict=True):
             if u < 0:
                 self._root_union |= own
@@ -194,9 +216,6 @@ class TreeState:
             above = self._root_union if u < 0 else self._used[u]
             self._used.append(above | own)
             self._fresh.append(own & ~above)
-        self._parent.extend(parents)
-        self._prob.extend(path_prob.tolist())
-        self._rows.append(rows)
 
     def novelty(self) -> NDArray[np.float64]:
         """Return the price in seconds of the experts that each node adds to its ancestors'.
