@@ -16,6 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from specfit_opt.path_weights import PathWeights
+
 from .checkpoint import Checkpoint, ExpertIndex, checkpoint_folder, index_experts
 from .errors import BusyError, CheckpointError, InvalidInputError
 from .expert_cache import (
@@ -72,6 +74,7 @@ class Offload:
         self.device = store.device
         self.dtype = self.index.layouts[0].dtype
         self._records: list[RoutingRecord] = []
+        self._paths: PathWeights | None = None
         self._busy = Lock()
         self._closed = False
         # A model that is dropped without close() leaves no threads and descriptors behind.
@@ -120,6 +123,45 @@ class Offload:
             )
         for record in self._records:
             record.note(layer, routing)
+
+    @contextmanager
+    def expecting(self, paths: PathWeights) -> Iterator[None]:
+        """Tell the cache how likely the tokens of the passes inside the block will be committed.
+
+        Only an eviction policy that weighs makes use of it; outside, every token counts as certain.
+
+        Parameters
+        ----------
+        paths : PathWeights
+            Of the tree whose nodes, in their order, are the tokens of the passes.
+        """
+        self._paths = paths
+        try:
+            yield
+        finally:
+            self._paths = None
+
+    def weights(
+        self, routing: NDArray[np.integer], experts: Sequence[int]
+    ) -> Sequence[float] | None:
+        """Return how likely a committed token uses each of a layer's experts.
+
+        Parameters
+        ----------
+        routing : ndarray of int, shape (T, k)
+            Experts of the pass's tokens.
+        experts : sequence of int
+            What is asked for.
+
+        Returns
+        -------
+        list of float, or None
+            None where nobody asks for it, or every token is certain.
+        """
+        if self._paths is None or not self.cache.weighs:
+            return None
+        weight: list[float] = self._paths.of(routing[:, None], self.n_experts)[0, experts].tolist()
+        return weight
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:

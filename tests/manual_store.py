@@ -156,11 +156,15 @@ def check_batch(batch: ReadyBatch, layer: int) -> None:
 
 
 def use_all(
-    cache: ExpertCache, layer: int, experts: Sequence[int], demand: Sequence[int] | None = None
+    cache: ExpertCache,
+    layer: int,
+    experts: Sequence[int],
+    demand: Sequence[int] | None = None,
+    weight: Sequence[float] | None = None,
 ) -> list[tuple[int, ...]]:
     """Use experts, check every batch, and return the experts of the batches."""
     batches = []
-    for batch in cache.use(layer, experts, demand or [1] * len(experts)):
+    for batch in cache.use(layer, experts, demand or [1] * len(experts), weight):
         check_batch(batch, layer)
         batches.append(batch.experts)
     assert sorted(e for batch in batches for e in batch) == sorted(experts)

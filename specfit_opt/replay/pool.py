@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..files import TraceCycle
+from ..path_weights import PathWeights
 from ..routing import ExpertRouting
 from ..tree import DraftTree
 
@@ -56,8 +57,10 @@ class Pool:
 
     def used(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return the union of the experts of ``mask``'s nodes, shape (L, E)."""
-        routing = self.routing
-        union = np.bitwise_or.reduce(routing.rows[mask], axis=0).reshape(routing.n_layers, -1)
-        octets = union.astype("<u8", copy=False).view(np.uint8)
-        bits = np.unpackbits(octets, axis=1, bitorder="little")
-        return bits[:, : routing.n_experts].astype(np.bool_)
+        return self.routing.union(mask)
+
+    def weight(self, mask: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Return how likely a committed token uses each expert if ``mask`` is verified, (L, E)."""
+        path_prob = np.where(mask, self.tree.path_prob, 0.0)
+        weights = PathWeights(self.tree.parent, path_prob)
+        return weights.of(self.routing.experts, self.routing.n_experts)

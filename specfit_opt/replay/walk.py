@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from os import PathLike
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,7 +68,8 @@ def replay(
         Layers that each recorded one stands for; default the profile's. Every expert's bytes and
         time count this many times.
     cache_policy : str
-        Name of an entry of ``CACHES``.
+        Name of an entry of ``CACHES``. Such as know all passes beforehand (``belady``) serve fixed
+        policies only: what others choose depends on what is resident, so there is nothing to know.
     warmup : int
         Positions at the start of each prompt that are decoded plainly and not counted.
     progress : callable, optional
@@ -81,8 +83,9 @@ def replay(
     Raises
     ------
     InvalidInputError
-        If a name, a size or an option is not understood, ``expert_bytes`` is known from nowhere, or
-        a fixed policy asks for more than the trace's pools hold.
+        If a name, a size or an option is not understood, ``expert_bytes`` is known from nowhere, a
+        fixed policy asks for more than the trace's pools hold, or the cache policy does not serve a
+        policy.
 
     Notes
     -----
@@ -128,6 +131,14 @@ def replay(
     for policy in chosen:
         policy.check(trace.max_depth, n_nodes)
     kind, sizes = _cache_sizes(machine, cache_policy, cache, trace.n_experts, layer_bytes, repeat)
+    if kind.clairvoyant:
+        for policy in chosen:
+            if not policy.fixed:
+                raise InvalidInputError(
+                    f"cache policy {kind.name} must know all passes beforehand, but what policy "
+                    f"{policy.name} chooses depends on the cache; replay fixed policies, such as "
+                    "ar, chain-4 or eagle-8"
+                )
     runs = [
         _Run(trace, policy.fresh(), machine, cost, kind, slots, layer_bytes * repeat)
         for slots in sizes
@@ -135,20 +146,29 @@ def replay(
     ]
     done, total = 0, trace.n_cycles * len(runs)
     for first, end in trace.prompts:
-        pools: dict[int, Pool] = {}
+        pools = _Pools(trace)
         for run in runs:
-            run.start_prompt()
+            run.start_prompt(pools, first, end, warmup)
             at = first
             while at < end:
-                pool = pools.get(at)
-                if pool is None:
-                    pool = pools[at] = Pool.of(trace.cycle(at))
-                step = run.step(pool, counted=at - first >= warmup)
+                step = run.step(pools[at], counted=at - first >= warmup)
                 done += min(step, end - at)
                 at += step
                 if progress is not None:
                     progress(done, total)
     return [run.result(repeat) for run in runs]
+
+
+class _Pools(dict[int, Pool]):
+    """The pools of a prompt by position, made at their first use."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self._trace = trace
+
+    def __missing__(self, at: int) -> Pool:
+        pool = self[at] = Pool.of(self._trace.cycle(at))
+        return pool
 
 
 class _Run:
@@ -176,10 +196,12 @@ class _Run:
         self.misses = self.hits = self.bytes = 0
         self.predicted = self.compute = self.drafting = self.transfer = 0.0
 
-    def start_prompt(self) -> None:
+    def start_prompt(self, pools: _Pools, first: int, end: int, warmup: int) -> None:
         """Empty the cache."""
         self.cache = self.kind.make(self.trace.n_layers, self.trace.n_experts, self.slots)
         self._counted_here = False
+        if self.kind.clairvoyant:
+            self.cache.foresee(list(self._passes(pools, first, end, warmup)))
 
     @property
     def seconds(self) -> float:
@@ -188,17 +210,37 @@ class _Run:
     def step(self, pool: Pool, counted: bool) -> int:
         """Run one pass at a position and return how many positions it advances."""
         if not counted:
-            mask = pool.tree.parent < 0
-            self.cache.use(pool.used(mask))
+            self._use(pool, pool.tree.parent < 0)
             return 1
-        rate = self.tokens / self.seconds if self.passes else None
-        state = PassState(self.cache.resident, self.cost, self.machine.draft_time, rate)
-        choice = self.policy.choose(pool, state)
+        choice = self._choose(pool)
         self._charge(pool, choice)
         self.policy.observe(pool, choice)
         emitted = pool.emitted(choice.mask)
         self.tokens += emitted
         return emitted
+
+    def _passes(
+        self, pools: _Pools, first: int, end: int, warmup: int
+    ) -> Iterator[NDArray[np.bool_]]:
+        """Yield what each pass over a prompt will use; the policy is a fixed one."""
+        at = first
+        while at < end:
+            pool = pools[at]
+            plain = at - first < warmup
+            mask = pool.tree.parent < 0 if plain else self._choose(pool).mask
+            yield pool.used(mask)
+            at += 1 if plain else pool.emitted(mask)
+
+    def _choose(self, pool: Pool) -> Choice:
+        rate = self.tokens / self.seconds if self.passes else None
+        state = PassState(self.cache.resident, self.cost, self.machine.draft_time, rate)
+        return self.policy.choose(pool, state)
+
+    def _use(self, pool: Pool, mask: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[Any]]:
+        """Run a pass over ``mask``; return what it used and, per layer, how many it missed."""
+        used = pool.used(mask)
+        weight = pool.weight(mask) if self.kind.weighs else None
+        return used, np.count_nonzero(self.cache.use(used, weight), axis=1)
 
     def _charge(self, pool: Pool, choice: Choice) -> None:
         size = int(np.count_nonzero(choice.mask))
@@ -208,8 +250,7 @@ class _Run:
                 f"policy {self.policy.name} verifies {size} nodes, which the node_time of profile "
                 f"{self.machine.name} forbids"
             )
-        used = pool.used(choice.mask)
-        missed = np.count_nonzero(self.cache.use(used), axis=1)
+        used, missed = self._use(pool, choice.mask)
         misses = int(missed.sum())
         hits = int(np.count_nonzero(used)) - misses
         if not self._counted_here:

@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specfit_opt.path_weights import PathWeights
+
 from ..calibration import CycleMeasurement
 from ..expert_union import expert_union
 from ..policies import Choice, Outcome
@@ -157,10 +159,12 @@ class DecodeLoop:
         choice = learned.policy.choose(view)
         nodes = choice.nodes
         tokens, parent = _subtree(view, nodes)
+        paths = PathWeights(parent, view.path_prob[nodes])
         if self._prefetcher.wanted:
-            self._prefetcher.issue(cache, view.experts()[nodes])
+            self._prefetcher.issue(cache, view.experts()[nodes], paths)
         chosen = perf_counter()
-        result = self._session.verify(tokens, parent)
+        with self._offload.expecting(paths):
+            result = self._session.verify(tokens, parent)
         if self._offload.device.type == "cuda":
             # Else what the device still computes would be charged to whatever reads a result first.
             # Not the whole device: what was prefetched in vain may still be on its way.

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from specfit_opt.path_weights import PathWeights
+from specfit_opt.replay.caches.admit import LEAST_WEIGHT
+
 from ..errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -67,7 +70,7 @@ class Prefetcher:
         hidden = min(self._compute, self._right) - self._asking
         return self._cycles >= _LEAST_CYCLES and hidden > _MARGIN * self._wrong
 
-    def issue(self, cache: ExpertCache, experts: NDArray[Any]) -> None:
+    def issue(self, cache: ExpertCache, experts: NDArray[Any], paths: PathWeights) -> None:
         """Begin to fetch what the nodes are predicted to use, layer by layer.
 
         Parameters
@@ -75,13 +78,21 @@ class Prefetcher:
         cache : ExpertCache
         experts : ndarray of int, shape (n, L, k)
             Predicted experts of the chosen nodes, -1 pads.
+        paths : PathWeights
+            Of the chosen nodes. Where the cache keeps unlikely experts out, they are not fetched
+            ahead either.
         """
         begin = perf_counter()
+        if cache.weighs:
+            likely = paths.of(experts, cache.n_experts) >= LEAST_WEIGHT
+            layers = np.arange(experts.shape[1])[:, None]
+            experts = np.where((experts >= 0) & likely[layers, experts], experts, -1)
         for layer in range(experts.shape[1]):
             found, count = np.unique(experts[:, layer], return_counts=True)
             if len(found) and found[0] < 0:
                 found, count = found[1:], count[1:]
-            # The likeliest first: what does not fit is dropped.
+            # All chosen nodes run, however likely, so an expert that more of them should use is
+            # the surer guess. What does not fit is dropped.
             cache.prefetch(layer, found[np.argsort(-count, kind="stable")].tolist())
         self._asking += perf_counter() - begin
 

@@ -286,8 +286,17 @@ class ExpertCache:
             self._torn = False
             return len(missing) * self._moved[layer]
 
+    @property
+    def weighs(self) -> bool:
+        """Whether the eviction policy makes use of the weights that :meth:`use` takes."""
+        return self._kind.weighs
+
     def use(
-        self, layer: int, experts: Sequence[int], demand: Sequence[int]
+        self,
+        layer: int,
+        experts: Sequence[int],
+        demand: Sequence[int],
+        weight: Sequence[float] | None = None,
     ) -> Generator[ReadyBatch, None, None]:
         """Bring experts into fast memory and hand them out as they get there.
 
@@ -297,8 +306,11 @@ class ExpertCache:
         experts : sequence of int
             Distinct ids: all that this pass uses in the layer.
         demand : sequence of int
-            How many tokens use each of them. When they are more than the layer has slots, those
-            asked for most get the free slots.
+            How many tokens use each of them. Among experts that are equal to the eviction policy,
+            those asked for most get the slots.
+        weight : sequence of float, optional
+            Probability that a committed token uses each of them, for eviction policies that weigh
+            (:attr:`weighs`); None: all are certain.
 
         Yields
         ------
@@ -327,17 +339,25 @@ class ExpertCache:
                 f"{len(experts)} experts of which {len(use.experts)} are distinct were given, and "
                 f"the demand for {len(demand)}; name each once"
             )
-        return self._batches(use, experts, demand)
+        if weight is not None and len(weight) != len(experts):
+            raise InvalidInputError(
+                f"weights of {len(weight)} experts were given for {len(experts)}; give one each"
+            )
+        return self._batches(use, experts, demand, weight)
 
     # ---- inside
 
     def _batches(
-        self, use: _Use, experts: Sequence[int], demand: Sequence[int]
+        self,
+        use: _Use,
+        experts: Sequence[int],
+        demand: Sequence[int],
+        weight: Sequence[float] | None,
     ) -> Generator[ReadyBatch, None, None]:
         slots = self._layers[use.layer]
         try:
             with self.lock:
-                there = self._start(use, experts, demand)
+                there = self._start(use, experts, demand, weight)
             landed = self._landed(use)
             while there or landed or use.flights or use.queue:
                 if not there and not landed:
@@ -355,7 +375,13 @@ class ExpertCache:
             if self._use is use:
                 self._use = None
 
-    def _start(self, use: _Use, experts: Sequence[int], demand: Sequence[int]) -> list[_Flight]:
+    def _start(
+        self,
+        use: _Use,
+        experts: Sequence[int],
+        demand: Sequence[int],
+        weight: Sequence[float] | None,
+    ) -> list[_Flight]:
         """Begin all fetches that find a slot; return what is there."""
         self._mend()
         if self._use is not None and self._cuda:
@@ -365,7 +391,7 @@ class ExpertCache:
         layer = use.layer
         slots, policy = self._layers[layer], self._policy
         entries = slots.entries
-        policy.touch(layer, experts)
+        policy.touch(layer, experts, demand, weight)
         there: list[_Flight] = []
         missing: list[int] = []
         for expert in experts:
@@ -382,24 +408,24 @@ class ExpertCache:
             self._ahead_hits += len(found)
             unused -= found
         if missing:
-            self._fetch_missing(use, missing, dict(zip(experts, demand, strict=True)))
+            self._fetch_missing(use, missing)
         return there
 
-    def _fetch_missing(self, use: _Use, missing: list[int], demand: dict[int, int]) -> None:
+    def _fetch_missing(self, use: _Use, missing: list[int]) -> None:
         layer, slots = use.layer, self._layers[use.layer]
         victims: list[int] = []
-        if len(demand) > slots.n_slots:
-            # The pass does not fit: what is there stays, and serves the next pass as it served
-            # this one. Only free slots are filled, with what most tokens ask for.
-            missing = sorted(missing, key=lambda e: (-demand[e], e))
-            n_free = len(slots.free)
-            use.queue = missing[n_free:][::-1]
-            missing = missing[:n_free]
+        lacking = len(missing) - len(slots.free)
+        if lacking > 0:
+            # What is in use stays. For the other slots, what is in them competes with what comes.
+            idle = [e for e in slots.entries if e not in use.experts]
+            losers = self._policy.victims(layer, idle + missing, lacking, missing)
+            victims = [e for e in losers if e in slots.entries]
+            passing = frozenset(losers).difference(victims)
+            missing = [e for e in missing if e not in passing]
+            # The last one passes first: it is the one that most nearly got a slot.
+            use.queue = [e for e in losers if e in passing]
             self._bypassed += len(use.queue)
             self._waves += -(-len(use.queue) // self._scratch.n_slots)
-        elif len(missing) > len(slots.free):
-            candidates = [e for e in slots.entries if e not in use.experts]
-            victims = self._policy.victims(layer, candidates, len(missing) - len(slots.free))
         self._torn = True
         for expert in missing:
             if not slots.free:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from specfit_opt.errors import InvalidInputError
-from specfit_opt.replay.caches import CACHES, get_cache
 from specfit_opt.replay.caches.lru import LRUCache
 
 
@@ -90,18 +87,3 @@ def test_no_slots_keep_nothing() -> None:
     assert (cache.use(used) == used).all()
     assert (cache.use(used) == used).all()
     assert not cache.resident.any()
-
-
-@pytest.mark.parametrize("name", list(CACHES))
-def test_every_kind_of_cache_serves(name: str) -> None:
-    cache = get_cache(name).make(2, 5, 3)
-    rng = np.random.default_rng(1)
-    for _ in range(6):
-        used = rng.random((2, 5)) < 0.4
-        before = cache.resident
-        assert np.array_equal(cache.use(used), used & ~before)
-
-
-def test_unknown_cache_policy() -> None:
-    with pytest.raises(InvalidInputError, match="'arc' is unknown; the cache policies are lru"):
-        get_cache("arc")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from ...errors import InvalidInputError
-from . import lru, resident
+from . import admit, belady, fifo, lfu, lru, lru_2, resident
 from .registry import Cache, CacheKind
 
 #: Every kind of cache by name.
-CACHES: dict[str, CacheKind] = {module.CACHE.name: module.CACHE for module in (lru, resident)}
+CACHES: dict[str, CacheKind] = {
+    module.CACHE.name: module.CACHE for module in (lru, lru_2, lfu, fifo, admit, belady, resident)
+}
 
 
 def get_cache(name: str) -> CacheKind:

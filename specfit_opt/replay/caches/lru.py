@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._validate import frozen
-from .registry import CacheKind
+from .registry import Cache, CacheKind
 
 
-class LRUCache:
+class LRUCache(Cache):
     """Per layer the ``slots`` experts used last; empty at first.
 
     A pass stamps every expert that it uses with its number, and only then evicts, smallest stamp
@@ -45,7 +45,9 @@ class LRUCache:
         """Number of the pass that last used each resident expert, shape (L, E); 0: not resident."""
         return np.where(self._resident, self._keys // len(self._ids), 0)
 
-    def use(self, used: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def use(
+        self, used: NDArray[np.bool_], weight: NDArray[np.float64] | None = None
+    ) -> NDArray[np.bool_]:
         """Run one pass over the experts ``used``, shape (L, E); return those that were missing."""
         keys, n_experts = self._keys, len(self._ids)
         missed: NDArray[np.bool_] = used & ~self._resident

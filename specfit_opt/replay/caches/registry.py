@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-class Cache(Protocol):
+class Cache(ABC):
     """The experts in fast memory, pass by pass, as the cache policy leaves them."""
 
     @property
+    @abstractmethod
     def resident(self) -> NDArray[np.bool_]:
         """Read-only mask of shape (L, E): what is in fast memory now."""
 
-    def use(self, used: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Run one pass over the experts ``used``, shape (L, E); return those that were missing."""
+    @abstractmethod
+    def use(
+        self, used: NDArray[np.bool_], weight: NDArray[np.float64] | None = None
+    ) -> NDArray[np.bool_]:
+        """Run one pass and return the experts that were missing, each of them loaded once.
+
+        Parameters
+        ----------
+        used : ndarray of bool, shape (L, E)
+            Experts that the pass uses.
+        weight : ndarray of float64, shape (L, E), optional
+            Probability that a committed token uses the expert, as the pass began; for kinds that
+            weigh. None: every used expert is certain.
+        """
+
+    def foresee(self, passes: Sequence[NDArray[np.bool_]]) -> None:
+        """Learn what all coming passes use; called before the first, for clairvoyant kinds."""
+        return
 
 
 @dataclass(frozen=True)
@@ -34,9 +51,15 @@ class CacheKind:
         One line for tables.
     source : str
         What the rule follows.
+    weighs : bool
+        Whether it makes use of the weights of a pass.
+    clairvoyant : bool
+        Whether it must be told all passes beforehand.
     """
 
     name: str
     make: Callable[[int, int, int], Cache]
     summary: str
     source: str
+    weighs: bool = False
+    clairvoyant: bool = False

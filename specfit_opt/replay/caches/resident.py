@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._validate import frozen
-from .registry import CacheKind
+from .registry import Cache, CacheKind
 
 
-class AllResident:
+class AllResident(Cache):
     """Every expert of every layer is resident, always."""
 
     def __init__(self, n_layers: int, n_experts: int, slots: int) -> None:
@@ -22,7 +22,9 @@ class AllResident:
         """Read-only mask of shape (L, E): all of it."""
         return self._resident
 
-    def use(self, used: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def use(
+        self, used: NDArray[np.bool_], weight: NDArray[np.float64] | None = None
+    ) -> NDArray[np.bool_]:
         """Run one pass; nothing is ever missing."""
         return self._missed
 

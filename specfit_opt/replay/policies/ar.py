@@ -10,6 +10,7 @@ class Autoregressive(Policy):
     """Verify the root alone and draft nothing."""
 
     name = "ar"
+    fixed = True
 
     def choose(self, pool: Pool, state: PassState) -> Choice:
         """Return the root."""

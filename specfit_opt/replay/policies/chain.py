@@ -16,6 +16,8 @@ class Chain(Policy):
     ends early.
     """
 
+    fixed = True
+
     def __init__(self, length: int) -> None:
         self.length = length
         self.name = f"chain-{length}"

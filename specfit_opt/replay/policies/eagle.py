@@ -15,6 +15,8 @@ class Eagle(Policy):
     The earlier node goes first among equals. A smaller pool is taken whole.
     """
 
+    fixed = True
+
     def __init__(self, size: int) -> None:
         self.size = size
         self.name = f"eagle-{size}"

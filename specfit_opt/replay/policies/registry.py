@@ -61,10 +61,13 @@ class Policy(ABC):
     name : str
     objective : str
         ``"ratio"``, ``"surplus"``, or ``""`` for a policy that maximises neither.
+    fixed : bool
+        Whether what it chooses depends on the pool alone, not on :class:`PassState` or the past.
     """
 
     name: str
     objective: str = ""
+    fixed: bool = False
 
     def fresh(self) -> Policy:
         """Return a policy without memory of earlier passes, for one replay."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import InvalidInputError
-from . import fifo, lfu, lru, lru_2
+from . import admit, fifo, lfu, lru, lru_2
 from .registry import EvictionKind, EvictionPolicy
 
 #: Every eviction policy by name.
 EVICTION_POLICIES: dict[str, EvictionKind] = {
-    module.POLICY.name: module.POLICY for module in (lru, lru_2, lfu, fifo)
+    module.POLICY.name: module.POLICY for module in (lru, lru_2, lfu, fifo, admit)
 }
 
 

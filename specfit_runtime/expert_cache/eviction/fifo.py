@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .registry import EvictionKind, EvictionPolicy
 
@@ -18,10 +20,11 @@ class FirstInFirstOut(EvictionPolicy):
     """
 
     def __init__(self, n_layers: int, n_experts: int) -> None:
+        super().__init__(n_layers, n_experts)
         self._admissions = 0
         self._came = np.zeros((n_layers, n_experts), dtype=np.int64)
 
-    def touch(self, layer: int, experts: Sequence[int]) -> None:
+    def _note(self, layer: int, experts: Sequence[int]) -> None:
         """Ignore it: uses do not count."""
 
     def admit(self, layer: int, expert: int) -> None:
@@ -29,12 +32,10 @@ class FirstInFirstOut(EvictionPolicy):
         self._admissions += 1
         self._came[layer, expert] = self._admissions
 
-    def victims(self, layer: int, candidates: Sequence[int], count: int) -> list[int]:
-        """Return ``count`` of the candidates, the first to go first."""
-        ids = np.array(candidates, dtype=np.int64)
-        order = np.lexsort((ids, self._came[layer, ids]))[:count]
-        first: list[int] = ids[order].tolist()
-        return first
+    def _rank(
+        self, layer: int, ids: NDArray[np.int64], new: NDArray[np.bool_]
+    ) -> tuple[NDArray[Any], ...]:
+        return (np.where(new, self._admissions + 1, self._came[layer, ids]),)
 
 
 POLICY = EvictionKind(

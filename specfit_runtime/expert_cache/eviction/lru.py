@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .registry import EvictionKind, EvictionPolicy
 
@@ -18,11 +20,11 @@ class LeastRecentlyUsed(EvictionPolicy):
     """
 
     def __init__(self, n_layers: int, n_experts: int) -> None:
+        super().__init__(n_layers, n_experts)
         self._now = 0
         self._last = np.zeros((n_layers, n_experts), dtype=np.int64)
 
-    def touch(self, layer: int, experts: Sequence[int]) -> None:
-        """Note that one pass uses these experts."""
+    def _note(self, layer: int, experts: Sequence[int]) -> None:
         self._now += 1
         self._last[layer, experts] = self._now
 
@@ -30,12 +32,10 @@ class LeastRecentlyUsed(EvictionPolicy):
         """Count an admission as a use: what is prefetched is expected to be used next."""
         self._last[layer, expert] = self._now
 
-    def victims(self, layer: int, candidates: Sequence[int], count: int) -> list[int]:
-        """Return ``count`` of the candidates, the first to go first."""
-        ids = np.array(candidates, dtype=np.int64)
-        order = np.lexsort((ids, self._last[layer, ids]))[:count]
-        first: list[int] = ids[order].tolist()
-        return first
+    def _rank(
+        self, layer: int, ids: NDArray[np.int64], new: NDArray[np.bool_]
+    ) -> tuple[NDArray[Any], ...]:
+        return (self._last[layer, ids],)
 
 
 POLICY = EvictionKind(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .registry import EvictionKind, EvictionPolicy
 
@@ -22,12 +24,12 @@ class LastUseButOne(EvictionPolicy):
     """
 
     def __init__(self, n_layers: int, n_experts: int) -> None:
+        super().__init__(n_layers, n_experts)
         self._now = 0
         self._last = np.zeros((n_layers, n_experts), dtype=np.int64)
         self._before = np.zeros((n_layers, n_experts), dtype=np.int64)
 
-    def touch(self, layer: int, experts: Sequence[int]) -> None:
-        """Note that one pass uses these experts."""
+    def _note(self, layer: int, experts: Sequence[int]) -> None:
         self._now += 1
         self._before[layer, experts] = self._last[layer, experts]
         self._last[layer, experts] = self._now
@@ -35,12 +37,10 @@ class LastUseButOne(EvictionPolicy):
     def admit(self, layer: int, expert: int) -> None:
         """Only uses count."""
 
-    def victims(self, layer: int, candidates: Sequence[int], count: int) -> list[int]:
-        """Return ``count`` of the candidates, the first to go first."""
-        ids = np.array(candidates, dtype=np.int64)
-        order = np.lexsort((ids, self._last[layer, ids], self._before[layer, ids]))[:count]
-        first: list[int] = ids[order].tolist()
-        return first
+    def _rank(
+        self, layer: int, ids: NDArray[np.int64], new: NDArray[np.bool_]
+    ) -> tuple[NDArray[Any], ...]:
+        return (self._before[layer, ids], self._last[layer, ids])
 
 
 POLICY = EvictionKind(

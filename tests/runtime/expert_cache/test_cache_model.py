@@ -71,25 +71,30 @@ class CacheHistory(RuleBasedStateMachine):
         self.prefetch_hits += len(found)
         self.unused[layer] -= found
         after = self.residents(layer)
-        if len(used) <= self.slots[layer]:
-            assert set(used) <= after
-            gone = before - after
-            assert len(gone) == max(0, len(before) + len(missing) - self.slots[layer])
-            self.note_evicted(layer, gone)
-            self.misses[layer] += len(missing)
-        else:
+        gone, came = before - after, after - before
+        assert not gone & set(used)
+        assert came <= set(missing)
+        # No slot stays free that a missing expert could have had.
+        assert len(after) == min(len(before) + len(missing), self.slots[layer])
+        self.note_evicted(layer, gone)
+        self.streamed = [e for e in missing if e not in came]
+        self.bypassed += len(self.streamed)
+        self.waves += -(-len(self.streamed) // self.scratch)
+        self.misses[layer] += len(came)
+        if self.policy == "lru":
+            # What comes is newer than what is idle, and of what comes what most tokens ask for.
+            assert not self.streamed or before - gone <= set(used)
             by_demand = dict(zip(used, demand, strict=True))
-            missing.sort(key=lambda e: (-by_demand[e], e))
-            n_free = self.slots[layer] - len(before)
-            assert after == before | set(missing[:n_free])
-            self.streamed = missing[n_free:]
-            self.bypassed += len(self.streamed)
-            self.waves += -(-len(self.streamed) // self.scratch)
-            self.misses[layer] += len(missing[:n_free])
+            missing.sort(key=lambda e: (by_demand[e], e))
+            assert self.streamed == [e for e in used if e in missing[: len(self.streamed)]]
 
     @rule(layer=layers, used=experts, data=st.data())
     def use(self, layer: int, used: list[int], data: Any) -> None:
         demand = data.draw(st.lists(st.integers(1, 5), min_size=len(used), max_size=len(used)))
+        likely = st.sampled_from([0.0, 0.05, 0.5, 1.0])
+        weight = data.draw(
+            st.one_of(st.none(), st.lists(likely, min_size=len(used), max_size=len(used)))
+        )
         stop_after = data.draw(st.one_of(st.none(), st.integers(1, 4)))
         ahead = data.draw(st.one_of(st.none(), experts)) if used else None
         bad = data.draw(st.sets(st.sampled_from(used), max_size=1)) if used else set()
@@ -97,7 +102,7 @@ class CacheHistory(RuleBasedStateMachine):
         self.before = self.residents(layer)
         seen: list[int] = []
         lost: list[int] = []
-        batches = self.cache.use(layer, used, demand)
+        batches = self.cache.use(layer, used, demand, weight)
         try:
             for n, batch in enumerate(batches):
                 if n == 0:

@@ -53,24 +53,29 @@ def test_unknown_policy(name: object) -> None:
     ),
     st.sets(st.integers(0, N_EXPERTS - 1), min_size=1),
     st.integers(0, 10),
+    st.sets(st.integers(0, N_EXPERTS - 1)),
 )
 def test_victims_are_distinct_candidates(
-    name: str, history: list[tuple[bool, set[int]]], candidates: set[int], count: int
+    name: str,
+    history: list[tuple[bool, set[int]]],
+    candidates: set[int],
+    count: int,
+    newcomers: set[int],
 ) -> None:
     policy = make(name)
     for touch, experts in history:
         if touch:
-            policy.touch(0, sorted(experts))
+            policy.touch(0, sorted(experts), [1] * len(experts))
         else:
             policy.admit(0, min(experts))
-    victims = policy.victims(0, sorted(candidates), count)
+    victims = policy.victims(0, sorted(candidates), count, newcomers)
     assert len(victims) == len(set(victims)) == min(count, len(candidates))
     assert set(victims) <= candidates
     assert all(type(v) is int for v in victims)
     # The order is one order: fewer victims are the first of more, whatever order they are named in.
-    assert policy.victims(0, sorted(candidates, reverse=True), count - 1 if count else 0) == (
-        victims[: count - 1] if count else []
-    )
+    fewer = max(count - 1, 0)
+    reverse = sorted(candidates, reverse=True)
+    assert policy.victims(0, reverse, fewer, newcomers) == victims[:fewer]
 
 
 @pytest.mark.parametrize("name", EVICTION_POLICIES)
@@ -78,12 +83,38 @@ def test_layers_do_not_mix(name: str) -> None:
     alone, beside = make(name), make(name, 2)
     for experts in ([1, 2], [2, 3], [5]):
         for policy in (alone, beside):
-            policy.touch(0, experts)
+            policy.touch(0, experts, [1] * len(experts))
             policy.admit(0, experts[0])
-        beside.touch(1, [7, 6, 1])
+        beside.touch(1, [7, 6, 1], [1, 2, 3])
         beside.admit(1, 3)
     everyone = range(N_EXPERTS)
     assert alone.victims(0, everyone, 8) == beside.victims(0, everyone, 8)
+
+
+@pytest.mark.parametrize("name", EVICTION_POLICIES)
+@given(
+    slots=st.integers(1, N_EXPERTS),
+    passes=st.lists(
+        st.tuples(st.integers(0, N_EXPERTS - 1), st.sampled_from([0.0, 0.05, 0.5, 1.0])),
+        max_size=40,
+    ),
+)
+def test_the_replay_cache_of_the_same_name_does_the_same(
+    name: str, slots: int, passes: list[tuple[int, float]]
+) -> None:
+    """Where nothing in use stands in the way, that is where a pass uses one expert."""
+    cache = cache_of(name, slots)
+    kind = get_cache(name)
+    assert kind.weighs == cache.weighs
+    reference = kind.make(1, N_EXPERTS, slots)
+    for expert, likely in passes:
+        used = np.zeros((1, N_EXPERTS), dtype=np.bool_)
+        used[0, expert] = True
+        missed = reference.use(used, np.where(used, likely, 0.0))
+        before = cache.counters()
+        use_all(cache, 0, [expert], weight=[likely])
+        assert (cache.counters() - before).misses == missed.sum()
+        assert np.array_equal(cache.resident, reference.resident)
 
 
 # ---- lru
@@ -137,13 +168,28 @@ def test_lfu_keeps_what_is_used_often() -> None:
     assert residents(cache) == [0, 3]
 
 
+@pytest.mark.parametrize("name", EVICTION_POLICIES)
+def test_what_fewer_tokens_asked_for_goes_first_among_equals(name: str) -> None:
+    policy = make(name)
+    policy.touch(0, [1, 2, 3], [4, 1, 2])
+    assert policy.victims(0, [1, 2, 3], 3, [1, 2, 3]) == [2, 3, 1]
+
+
+def test_admit_counts_unlikely_residents_as_lru_does() -> None:
+    policy = make("admit")
+    policy.touch(0, [4], [1], [0.01])
+    policy.touch(0, [5, 6, 7], [1, 1, 1], [0.05, 1.0, 0.02])
+    assert policy.victims(0, [4, 5, 6, 7], 4) == [4, 5, 6, 7]
+    assert policy.victims(0, [4, 5, 6, 7], 4, [5, 6, 7]) == [7, 5, 4, 6]
+
+
 def test_lfu_forgets() -> None:
     """Old fame fades: after a change of topic the experts of the new one stay."""
     policy = make("lfu")
     for _ in range(60):
-        policy.touch(0, [0])
+        policy.touch(0, [0], [1])
     for _ in range(40):
-        policy.touch(0, [1])
+        policy.touch(0, [1], [1])
     assert policy.victims(0, [0, 1], 1) == [0]
     # Without aging the 60 uses would still count for more than the 40.
     frozen_count = {0: 60, 1: 40}
@@ -161,6 +207,6 @@ def test_lfu_counts_as_the_definition_says() -> None:
         used = np.flatnonzero(rng.random(N_EXPERTS) < np.linspace(0.1, 0.9, N_EXPERTS))
         exact *= lfu.DECAY
         exact[used] += 1.0
-        policy.touch(0, used.tolist())
+        policy.touch(0, used.tolist(), [1] * len(used))
         assert policy.victims(0, range(N_EXPERTS), 8) == np.argsort(exact, kind="stable").tolist()
     assert policy._unit[0] < unit_start  # type: ignore[attr-defined]
