@@ -19,5 +19,6 @@ FAMILY = ExpertFamily(
     moe_layers=layers_after_dense,
     n_experts=attrgetter("n_routed_experts"),
     top_k=attrgetter("num_experts_per_tok"),
+    groups=attrgetter("n_group", "topk_group"),
     ignored=prediction_layers,
 )

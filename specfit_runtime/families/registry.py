@@ -50,6 +50,12 @@ class ExpertFamily:
     experts_module : str
         Path of the experts module within a decoder layer; the fused layout stores
         ``{experts_module}.{parameter}``.
+    router_module, router_norm : str
+        Paths of the router, whose ``weight`` gives an expert's score, and of the RMS norm whose
+        output it reads, within a decoder layer.
+    groups : callable
+        ``groups(config)`` gives the number of groups that experts fall into and how many of them a
+        token may use. Groups are ranked by the sum of their two best experts.
     expert_key : str or None
         Key below the layer in the layout with one tensor per expert and part, with the fields
         ``expert`` and ``part``. None if no checkpoint has that layout.
@@ -66,6 +72,9 @@ class ExpertFamily:
     n_experts: Callable[[PretrainedConfig], int]
     top_k: Callable[[PretrainedConfig], int]
     experts_module: str = "mlp.experts"
+    router_module: str = "mlp.gate"
+    router_norm: str = "post_attention_layernorm"
+    groups: Callable[[PretrainedConfig], tuple[int, int]] = lambda config: (1, 1)
     expert_key: str | None = "mlp.experts.{expert}.{part}"
     renames: tuple[tuple[str, str], ...] = ()
     ignored: Callable[[PretrainedConfig], tuple[str, ...]] = lambda config: ()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import InvalidInputError
-from . import frequency, last_token
+from . import frequency, last_token, router
 from .registry import DraftNodes, PredictorKind, RoutingPredictor
 
 #: Every predictor by name. The test matrix and the command line read this.
 PREDICTORS: dict[str, PredictorKind] = {
-    kind.name: kind for kind in (frequency.KIND, last_token.KIND)
+    kind.name: kind for kind in (frequency.KIND, last_token.KIND, router.KIND)
 }
 
 
@@ -48,7 +48,7 @@ def make_predictor(predictor: str | RoutingPredictor, **options: Any) -> Routing
         raise InvalidInputError(
             f"predictor {predictor!r} is unknown; the predictors are {kinds}"
         )
-    if kind.needs and not argument:
+    if kind.needs and not argument and (colon or not kind.optional):
         raise InvalidInputError(f"predictor {name!r} needs a {kind.needs}: use {kind.usage}")
     if colon and not kind.needs:
         raise InvalidInputError(f"predictor {name!r} takes nothing after a colon, got {argument!r}")

@@ -135,6 +135,8 @@ class PredictorKind:
     needs : str
         What stands behind the colon in ``"learned:DIR"`` and is ``make``'s first argument; empty if
         the name stands alone.
+    optional : bool
+        Whether that may be left out.
     """
 
     name: str
@@ -142,10 +144,13 @@ class PredictorKind:
     summary: str
     source: str
     needs: str = ""
+    optional: bool = False
 
     @property
     def usage(self) -> str:
-        """How the predictor is named, such as ``frequency`` or ``learned:DIR``."""
+        """How the predictor is named, such as ``frequency``, ``learned:DIR`` or ``router[:DIR]``."""
+        if self.optional:
+            return f"{self.name}[:{self.needs}]"
         return f"{self.name}:{self.needs}" if self.needs else self.name
 
 
