@@ -110,7 +110,7 @@ def record_trace(
     stop = frozenset() if ignore_eos else _end_tokens(model)
     drafter.bind(model)
     pool = _Pool(drafter, levels, top_k, width, states)
-    recording = _Recording(offload)
+    recording = _Recording(offload, pool)
     expected = len(texts) * (max_new_tokens - 1)
     with offload.exclusive():
         for i, text in enumerate(texts):
@@ -213,9 +213,7 @@ class _Pool:
         """Return the states of a pool, None where there is no level to know their size by."""
         levels = [states for states in drafted if states is not None]
         if len(levels) < len(drafted):
-            raise InvalidInputError(
-                f"drafter {self.drafter.name} has no hidden states to record; leave states out"
-            )
+            raise _no_states(self.drafter)
         root = self.drafter.root_state()
         if root is None:
             if not levels:
@@ -246,6 +244,7 @@ class _Recording:
     """Collects cycles."""
 
     offload: Offload
+    pool: _Pool
     prompts: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     cycles: list[_Cycle] = field(default_factory=list)
@@ -270,19 +269,25 @@ class _Recording:
                 key: np.concatenate([getattr(cycle, key) for cycle in self.cycles])
                 for key in ("parent", "token", "path_prob", "depth", "accepted", "experts")
             },
-            states=self._states(),
+            states=self._states() if self.pool.states else None,
             n_experts=self.offload.n_experts,
             expert_bytes=self.offload.index.stored_bytes,
             name=name,
         )
 
-    def _states(self) -> NDArray[np.float16] | None:
+    def _states(self) -> NDArray[np.float16]:
         known = next((c.states for c in self.cycles if c.states is not None), None)
         if known is None:
-            return None
+            raise _no_states(self.pool.drafter)
         # Where nothing was drafted, at the end of a context, the root's state may be unknown.
         unknown = np.zeros((1, known.shape[1]), dtype=np.float16)
         return np.concatenate([unknown if c.states is None else c.states for c in self.cycles])
+
+
+def _no_states(drafter: Drafter) -> InvalidInputError:
+    return InvalidInputError(
+        f"drafter {drafter.name} has no hidden states to record; leave states out"
+    )
 
 
 def _end_tokens(model: Any) -> frozenset[int]:

@@ -153,10 +153,11 @@ class Trace:
     Raises
     ------
     InvalidInputError
-        If shapes disagree; a state is not finite or too large for half precision; offsets do not start at 0, rise and end at N; a cycle does not begin
+        If shapes disagree; offsets do not start at 0, rise and end at N; a cycle does not begin
         with its only root; a parent does not precede its child within the cycle; a depth or path
         probability contradicts the parents; the root is not accepted; accepted nodes are not one
-        path from the root; a prompt's positions are not consecutive; or an id is out of range.
+        path from the root; a prompt's positions are not consecutive; an id is out of range; or a
+        state is not finite in half precision.
 
     Notes
     -----

@@ -46,6 +46,7 @@ ARRAYS: dict[str, Any] = {
     ),
     "n_experts": np.int32(4),
     "expert_bytes": np.array([1000, 2000], dtype=np.int64),
+    "states": np.arange(-10, 11, dtype=np.float16).reshape(7, 3),
 }
 
 
@@ -81,6 +82,9 @@ def test_cycle() -> None:
     assert cycle.token.tolist() == [7, 8, 9, 1]
     assert cycle.accepted.tolist() == [True, False, True, True]
     assert cycle.experts.tolist() == ARRAYS["experts"][:4].tolist()
+    assert cycle.states is not None
+    assert cycle.states.tolist() == ARRAYS["states"][:4].tolist()
+    assert make(states=None).cycle(0).states is None
     assert cycle.routing.rows.tolist() == [[0b11, 0b100], [0b110, 0b100], [8, 0b11], [0b11, 8]]
     assert trace.cycle(2).tree.parent.tolist() == [-1, 0]
     assert [c.index for c in trace.cycles()] == [0, 1, 2]
@@ -151,6 +155,18 @@ def test_arrays_are_private() -> None:
     assert trace.accepted.tolist() == ARRAYS["accepted"].tolist()
 
 
+def test_states_are_kept_in_half_precision() -> None:
+    trace = make(states=np.full((7, 2), 0.1))
+    assert trace.states is not None
+    assert trace.states.dtype == np.float16
+    assert trace.states[0, 0] == np.float16(0.1)
+    with pytest.raises(InvalidInputError, match="not finite in half precision"):
+        make(states=np.full((7, 2), 1e6))
+    for shape in ((6, 2), (7,), (7, 0), (7, 2, 1)):
+        with pytest.raises(InvalidInputError, match=r"states has shape .* give one row per node"):
+            make(states=np.zeros(shape))
+
+
 # ---- files
 
 
@@ -198,10 +214,13 @@ def test_missing_array(name: str, tmp_path: Path) -> None:
         load_trace(path)
 
 
-def test_bytes_may_be_absent_but_nothing_may_be_added(tmp_path: Path) -> None:
+def test_some_may_be_absent_but_nothing_may_be_added(tmp_path: Path) -> None:
     path = tmp_path / "case.npz"
-    np.savez(path, **{key: a for key, a in ARRAYS.items() if key != "expert_bytes"})
-    assert load_trace(path).expert_bytes is None
+    for name in ("expert_bytes", "states"):
+        np.savez(path, **{key: a for key, a in ARRAYS.items() if key != name})
+        assert getattr(load_trace(path), name) is None
+        save_trace(path, load_trace(path))
+        assert getattr(load_trace(path), name) is None
     np.savez(path, **ARRAYS, logits=np.zeros(7))
     with pytest.raises(InvalidInputError, match=r"has the array 'logits' that the format does not"):
         load_trace(path)
@@ -219,6 +238,9 @@ def test_bytes_may_be_absent_but_nothing_may_be_added(tmp_path: Path) -> None:
         ("token", lambda a: a[:-1], r"shape \(6,\) but parent says that N = 7"),
         ("experts", lambda a: a[:, 0], r"shape \(7, 2\) but must have shape \(N, L, k\)"),
         ("expert_bytes", lambda a: a[:1], r"shape \(1,\) but experts says that L = 2"),
+        ("states", lambda a: a[:5], r"shape \(5, 3\) but parent says that N = 7"),
+        ("states", lambda a: a[:, 0], r"shape \(7,\) but must have shape \(N, H\)"),
+        ("states", lambda a: a.astype(np.float32), "float32 but must be float16"),
     ],
 )
 def test_wrong_dtype_or_shape(name: str, change: Any, message: str, tmp_path: Path) -> None:
@@ -261,6 +283,8 @@ def test_wrong_dtype_or_shape(name: str, change: Any, message: str, tmp_path: Pa
         ("n_experts", (), 3, "cycle 0, node 2 .* expert 3 in layer 0, slot 0; ids are 0 to 2"),
         ("n_experts", (), 0, "n_experts must be a positive integer, got 0"),
         ("expert_bytes", 1, 0, r"expert_bytes\[1\] = 0; an expert has a positive size"),
+        ("states", (5, 1), np.nan, r"states\[5\] is not finite in half precision"),
+        ("states", (6, 2), np.inf, r"states\[6\] is not finite in half precision"),
     ],
 )
 def test_contradiction(name: str, at: Any, value: Any, message: str, tmp_path: Path) -> None:
@@ -282,6 +306,7 @@ def test_no_cycle(tmp_path: Path) -> None:
             **{key: ARRAYS[key][:0] for key in ("parent", "token", "path_prob", "depth")},
             accepted=ARRAYS["accepted"][:0],
             experts=ARRAYS["experts"][:0],
+            states=None,
         )
 
 

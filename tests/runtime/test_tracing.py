@@ -176,6 +176,60 @@ def test_it_survives_its_file_and_can_be_replayed(trace, tmp_path):
     assert results["specfit-none"].passes < positions
 
 
+@pytest.mark.parametrize("kind", ["lm", "eagle3"])
+def test_states_are_those_that_the_nodes_were_drafted_from(kind, model, folder, tmp_path):
+    made = make_drafter(_drafter(kind, folder, tmp_path))
+    drafted: list[list[np.ndarray]] = []
+
+    class Spy(type(made)):  # type: ignore[misc]
+        def begin(self) -> None:
+            super().begin()
+            drafted.append([])
+
+        def level(self, top_k: int, width: int) -> Any:
+            level = super().level(top_k, width)
+            drafted[-1].append(level.states.numpy().copy())
+            return level
+
+    made.__class__ = Spy
+    options: dict[str, Any] = {"max_new_tokens": 6, "levels": 2, "top_k": 2}
+    trace = record_trace(model, made, PROMPTS, states=True, **options)
+    assert len(drafted) == trace.n_cycles
+    for cycle, levels in zip(trace.cycles(), drafted, strict=True):
+        assert cycle.states is not None
+        expected = np.concatenate(levels).astype(np.float16)
+        np.testing.assert_array_equal(cycle.states[1:], expected)
+        if kind == "lm":  # it keeps no state of the token before
+            assert not cycle.states[0].any()
+    if kind == "eagle3":
+        for first, last in trace.prompts:
+            for index in range(first, last - 1):
+                children, after = trace.cycle(index).states, trace.cycle(index + 1).states
+                assert children is not None
+                assert after is not None
+                np.testing.assert_allclose(after[0], children[1], atol=1e-2)
+    assert record_trace(model, made, PROMPTS, **options).states is None
+
+
+def test_states_of_a_drafter_without_any_are_refused(model):
+    with pytest.raises(InvalidInputError, match="prompt-lookup has no hidden states to record"):
+        record_trace(
+            model, make_drafter("prompt-lookup"), [[1, 2, 1, 2, 1]], max_new_tokens=4, states=True
+        )
+
+
+def test_states_where_the_context_leaves_no_level(tmp_path):
+    checkpoint = tiny_checkpoint("qwen3_moe", tmp_path / "target", max_position_embeddings=16)
+    head = f"eagle3:{tiny_eagle3(tmp_path / 'head', tiny_config('qwen3_moe'))}"
+    with offload_of(load := load_offloaded(checkpoint)):
+        trace = record_trace(
+            load, make_drafter(head), [PROMPTS[0]], max_new_tokens=9, levels=2, states=True
+        )
+    assert [int(c.tree.depth.max()) for c in trace.cycles()][-2:] == [2, 1]
+    assert trace.states is not None
+    assert len(trace.states) == trace.n_nodes
+
+
 def test_the_recording_ends_where_the_text_ends(model, folder, texts, monkeypatch):
     # The fifth token of the first text becomes an end token; the second may have it too.
     end = texts[0][4]

@@ -43,6 +43,20 @@ def test_recorded_prompts_can_be_replayed(tmp_path, monkeypatch, capsys):
     assert specfit["passes"] <= ar["passes"]
 
 
+def test_states_are_recorded_on_demand(tmp_path, capsys):
+    path = tmp_path / "t.npz"
+    arguments = ("--prompt", PROMPTS[0], "--max-new-tokens", "3", "-o", str(path), *POOL)
+    assert main(["trace", "--states", "--json", *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)["state_size"] == 128
+    states = load_trace(path).states
+    assert states is not None
+    assert states.shape == (2 * 16, 128)
+    assert main(["trace", "--states", *arguments]) == 0
+    assert capsys.readouterr().out.endswith("with states of size 128\n")
+    assert main(["trace", "--drafter", "prompt-lookup", "--states", *arguments]) == 1
+    assert "no hidden states to record" in capsys.readouterr().err
+
+
 def test_the_text_form_says_what_was_recorded(tmp_path, capsys):
     path = tmp_path / "t.npz"
     arguments = ("--drafter", "prompt-lookup", "--max-new-tokens", "3", "-o", str(path))
