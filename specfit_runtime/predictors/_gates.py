@@ -54,7 +54,7 @@ class ExpertRule:
         best are out.
         """
         if self.top_groups < self.n_groups:
-            grouped = scores.unflatten(-1, (self.n_groups, -1))
+            grouped = scores.reshape(*scores.shape[:-1], self.n_groups, -1)
             worth = grouped.topk(2, dim=-1).values.sum(dim=-1)
             out = torch.ones_like(worth, dtype=torch.bool)
             out.scatter_(-1, worth.topk(self.top_groups, dim=-1).indices, False)

@@ -84,7 +84,8 @@ def fit_router_map(
     penalty = torch.full((width,), ridge * total, dtype=torch.float64)
     penalty[-1] = 0.0
     solved = torch.linalg.solve(gram + torch.diag(penalty), moment)
-    by_input = solved.float().view(width, n_layers, n_experts).split([embed.shape[1], state_size, 1])
+    weights = solved.float().view(width, n_layers, n_experts)
+    by_input = weights.split([embed.shape[1], state_size, 1])
     return RouterMap(
         embedding_weight=by_input[0].clone(),
         state_weight=by_input[1].clone(),

@@ -148,7 +148,7 @@ class PredictorKind:
 
     @property
     def usage(self) -> str:
-        """How the predictor is named, such as ``frequency``, ``learned:DIR`` or ``router[:DIR]``."""
+        """How the predictor is named, such as ``learned:DIR`` or ``router[:DIR]``."""
         if self.optional:
             return f"{self.name}[:{self.needs}]"
         return f"{self.name}:{self.needs}" if self.needs else self.name

@@ -199,7 +199,9 @@ class RouterMap:
         for name, tensor in tensors.items():
             if tensor.dtype != torch.float32 or not bool(tensor.isfinite().all()):
                 raise CheckpointError(f"{place}: {name} is not float32 or not finite")
-        return cls(**tensors, **rest)
+        return cls(
+            tensors["embedding_weight"], tensors["state_weight"], tensors["constant"], **rest
+        )
 
     def _config(self) -> dict[str, Any]:
         return {

@@ -11,7 +11,7 @@ from simulated_decode import LruCache
 
 from specfit_opt.data import example_trace
 from specfit_runtime.errors import InvalidInputError
-from specfit_runtime.predictors import PREDICTORS, DraftNodes, RoutingPredictor, make_predictor
+from specfit_runtime.predictors import DraftNodes, RoutingPredictor, make_predictor
 
 L, E, K = 3, 10, 2
 
