@@ -173,7 +173,7 @@ class TestDecoding:
         spec = SpecFit("prompt-lookup", policy="ecospec", predictor="router")
         with pytest.raises(InvalidInputError, match="prompt-lookup has none"):
             model.generate(
-                torch.tensor([[5, 6, 7, 5, 6, 7, 5, 6]]),
+                torch.arange(VOCAB).repeat(2)[None],  # so that whatever comes has come before
                 max_new_tokens=12,
                 do_sample=False,
                 custom_generate=spec,
