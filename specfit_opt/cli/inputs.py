@@ -74,6 +74,21 @@ def parse_options(pairs: list[str]) -> dict[str, Any]:
     return options
 
 
+def check_distinct(what: str, names: list[str]) -> None:
+    """Check that no two of the ``what``, such as traces, go by the same name.
+
+    Raises
+    ------
+    InvalidInputError
+        If two do.
+    """
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidInputError(
+                f"two {what} are named {name!r}; results are told apart by name, so rename one"
+            )
+
+
 def describe(instance: Instance) -> str:
     """Return the size of an instance in a line."""
     tree, routing = instance.tree, instance.routing

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..errors import InvalidInputError
 from ..files import Trace, load_trace
 from ..profiles import list_profiles, load_profile
 from ..replay import (
@@ -18,6 +17,7 @@ from ..replay import (
     replay_table,
     summarise,
 )
+from .inputs import check_distinct
 from .output import note, print_json
 from .progress import progress_bar
 from .table import format_table
@@ -94,7 +94,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> None:
     """Replay every trace on every machine and print the results."""
     profiles = [load_profile(name) for name in args.profile or ["pcie4"]]
-    _check_distinct("profiles", [profile.name for profile in profiles])
+    check_distinct("profiles", [profile.name for profile in profiles])
     traces = _traces(args)
     results: list[ReplayResult] = []
     for trace in traces:
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> None:
 def _traces(args: argparse.Namespace) -> list[Trace]:
     if args.files:
         traces = [load_trace(path) for path in args.files]
-        _check_distinct("traces", [trace.name for trace in traces])
+        check_distinct("traces", [trace.name for trace in traces])
         return traces
     from ..data import EXAMPLE_EXPERT_BYTES, EXAMPLE_LAYER_REPEAT, example_trace
 
@@ -137,14 +137,6 @@ def _traces(args: argparse.Namespace) -> list[Trace]:
         f"layers stand for {args.layer_repeat} each, with experts of {args.expert_bytes:,} bytes"
     )
     return [example_trace()]
-
-
-def _check_distinct(what: str, names: list[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise InvalidInputError(
-                f"two {what} are named {name!r}; results are told apart by name, so rename one"
-            )
 
 
 def _cell(result: ReplayResult) -> tuple[str, str, int]:

@@ -153,7 +153,7 @@ class RouterMap:
         with atomic_write(place / _CARD, "w") as handle:
             handle.write(self._card())
         with atomic_write(place / _CONFIG, "w") as handle:
-            json.dump(self._config(), handle, indent=2)
+            json.dump(self.describe(), handle, indent=2)
             handle.write("\n")
 
     @classmethod
@@ -203,7 +203,8 @@ class RouterMap:
             tensors["embedding_weight"], tensors["state_weight"], tensors["constant"], **rest
         )
 
-    def _config(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
+        """Return sizes and what it was fitted to, as ``config.json`` holds them."""
         return {
             "format": FORMAT,
             "version": VERSION,

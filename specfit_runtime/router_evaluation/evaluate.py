@@ -1,0 +1,130 @@
+"""Evaluate a routing predictor on recorded decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from os import PathLike
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from specfit_opt.files import Trace
+from specfit_opt.instance import check_sizes
+from specfit_opt.profiles import HardwareProfile, load_profile
+from specfit_opt.profiles.profile import checked_count, checked_expert_bytes
+from specfit_opt.replay import DEFAULT_CACHE, WARMUP, slots_of
+
+from ..errors import InvalidInputError
+from ..predictors import RoutingPredictor, make_predictor
+from .decisions import DecisionQuality, decision_quality
+from .predictions import predict_trace
+from .recall import node_recall, recall_by_depth
+from .result import RouterEvaluation
+from .unions import union_errors
+
+
+def evaluate_router(
+    trace: Trace,
+    predictor: str | RoutingPredictor,
+    *,
+    profiles: Iterable[str | PathLike[str] | HardwareProfile] = ("pcie4",),
+    cache: Sequence[int | str] = DEFAULT_CACHE,
+    expert_bytes: ArrayLike | None = None,
+    layer_repeat: int | None = None,
+    warmup: int = WARMUP,
+    name: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> RouterEvaluation:
+    """Hold a predictor against the recorded routing, and its decisions against the best ones.
+
+    Parameters
+    ----------
+    trace : Trace
+        With ``states`` for predictors that read them.
+    predictor : str or RoutingPredictor
+        One that reads a model's weights is given as an object that was bound to it. What it has
+        learned before, it knows.
+    profiles : iterable of str, path or HardwareProfile
+        The machines whose prices the decisions are made at.
+    cache : sequence of int or str
+        Cache sizes, see :func:`specfit_opt.replay.slots_of`.
+    expert_bytes, layer_repeat, warmup
+        As for :func:`specfit_opt.replay.replay`.
+    name : str, optional
+        What the predictor is called in the result; default its own name.
+    progress : callable, optional
+        Called as ``progress(done, total)``, in positions: the trace once, and once for each machine
+        and cache size.
+
+    Returns
+    -------
+    RouterEvaluation
+
+    Raises
+    ------
+    InvalidInputError
+        If a name, a size or an option is not understood, ``expert_bytes`` is known from nowhere, or
+        the predictor does not fit the trace.
+
+    Examples
+    --------
+    >>> from specfit_opt.data import example_trace
+    >>> from specfit_runtime.router_evaluation import evaluate_router
+    >>> result = evaluate_router(
+    ...     example_trace(), "oracle", cache=["50%"], expert_bytes=9_437_184, layer_repeat=6
+    ... )
+    >>> float(result.recall_by_depth[1]), round(result.decisions[0].share, 6)
+    (1.0, 1.0)
+    """
+    made = make_predictor(predictor)
+    machines = [load_profile(profile) for profile in profiles]
+    if warmup != int(warmup) or warmup < 0:
+        raise InvalidInputError(f"warmup must be a number of positions >= 0, got {warmup!r}")
+    most = int(np.diff(trace.cycle_start).max())
+    cells = []
+    for machine in machines:
+        if machine.experts_resident:
+            raise InvalidInputError(
+                f"profile {machine.name} keeps all experts resident, so no cache is replayed; name "
+                "one with a link"
+            )
+        repeat = (
+            machine.layer_repeat
+            if layer_repeat is None
+            else checked_count(layer_repeat, "layer_repeat")
+        )
+        size = expert_bytes
+        if size is None:
+            size = machine.expert_bytes if trace.expert_bytes is None else trace.expert_bytes
+        layer_bytes = checked_expert_bytes(size, trace.n_layers, trace.n_experts)
+        cost = machine.cost_model(trace.n_layers, trace.n_experts, layer_bytes, layer_repeat=repeat)
+        check_sizes(cost, 1, most)
+        cells += [
+            (machine, cost, slots_of(size, trace.n_experts, layer_bytes, repeat)) for size in cache
+        ]
+    total = trace.n_cycles * (1 + len(cells))
+
+    def advance(done: int, of: int) -> None:
+        if progress is not None:
+            progress(done, total)
+
+    predicted = predict_trace(trace, made, progress=advance)
+    decisions: list[DecisionQuality] = []
+    for machine, cost, slots in cells:
+        decisions.append(
+            decision_quality(trace, predicted.experts, machine, cost, slots, int(warmup))
+        )
+        advance(trace.n_cycles * (1 + len(decisions)), total)
+    recall = node_recall(predicted.experts, trace.experts)
+    levels, right = trace.max_depth, trace.accepted
+    return RouterEvaluation(
+        trace=trace.name,
+        predictor=made.name if name is None else name,
+        nodes=np.bincount(trace.depth, minlength=levels + 1),
+        accepted_nodes=np.bincount(trace.depth[right], minlength=levels + 1),
+        recall=recall_by_depth(recall, trace.depth, levels),
+        accepted_recall=recall_by_depth(recall[right], trace.depth[right], levels),
+        unions=union_errors(trace, predicted.experts),
+        decisions=tuple(decisions),
+        predict_seconds=predicted.seconds,
+    )

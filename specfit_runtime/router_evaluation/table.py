@@ -1,0 +1,87 @@
+"""Tables of evaluations for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from specfit_opt.cli.table import format_table
+from specfit_opt.cli.units import seconds
+
+from .result import RouterEvaluation
+
+
+def evaluation_table(
+    evaluations: Sequence[RouterEvaluation], level_seconds: Sequence[float] = ()
+) -> str:
+    """Return a block per trace: recall and unions, recall by layer, decisions.
+
+    Parameters
+    ----------
+    evaluations : sequence of RouterEvaluation
+    level_seconds : sequence of float
+        What the drafter takes for each level, from the first on; empty if it was not measured.
+    """
+    by_trace: dict[str, list[RouterEvaluation]] = {}
+    for evaluation in evaluations:
+        by_trace.setdefault(evaluation.trace, []).append(evaluation)
+    blocks = [f"{trace}\n\n{_block(group)}" for trace, group in by_trace.items()]
+    return "\n\n".join([*blocks, _times(evaluations, level_seconds)])
+
+
+def _block(group: list[RouterEvaluation]) -> str:
+    levels, layers = group[0].recall.shape[0] - 1, group[0].recall.shape[1]
+    unions = group[0].unions
+    overview = format_table(
+        [
+            "recall by depth",
+            *("root" if d == 0 else str(d) for d in range(levels + 1)),
+            "accepted",
+            *(f"{u.tree} error" for u in unions),
+            *(f"{u.tree} bias" for u in unions),
+        ],
+        [
+            [
+                e.predictor,
+                *map(_share, e.recall_by_depth),
+                _share(e.accepted_recall_by_layer.mean()),
+                *(f"{u.error:.1%}" for u in e.unions),
+                *(f"{u.bias:+.1%}" for u in e.unions),
+            ]
+            for e in group
+        ],
+    )
+    by_layer = format_table(
+        ["recall by layer", *map(str, range(layers))],
+        [[e.predictor, *map(_share, e.recall_by_layer)] for e in group],
+    )
+    decisions = format_table(
+        ["decisions", "machine", "slots", "passes", "share", "worst decile", "misses"],
+        [
+            [
+                e.predictor,
+                d.profile,
+                str(d.slots),
+                str(d.cycles),
+                *map(_share, (d.share, d.worst_decile, d.misses)),
+            ]
+            for e in group
+            for d in e.decisions
+        ],
+        left=["machine"],
+    )
+    return "\n\n".join([overview, by_layer, decisions])
+
+
+def _times(evaluations: Sequence[RouterEvaluation], level_seconds: Sequence[float]) -> str:
+    levels = max(len(e.predict_seconds) for e in evaluations) - 1
+    rows = [
+        [f"{e.predictor}, {e.trace}", *map(seconds, e.predict_seconds[1:])] for e in evaluations
+    ]
+    if level_seconds:
+        rows.insert(0, ["drafting the level", *map(seconds, level_seconds[:levels])])
+    return format_table(["time by level", *map(str, range(1, levels + 1))], rows)
+
+
+def _share(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3f}"
