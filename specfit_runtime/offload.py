@@ -274,12 +274,13 @@ def load_offloaded(
         What it computes in: float32, bfloat16, float16 or float64. By default as the checkpoint
         says.
     cache_policy : str
-        Which expert gives up its slot first.
+        Which expert gives up its slot first: a name of
+        :data:`~specfit_runtime.expert_cache.EVICTION_POLICIES`.
     attn_implementation : {"eager", "sdpa"}, optional
         By default what the stock model chooses.
     scratch : int, optional
-        Slots of the slab through which experts pass when a pass needs more than a layer has slots
-        for. By default twice the experts of a token.
+        Slots of the slab through which experts pass that get no slot of their layer. By default
+        twice the experts of a token.
     direct_io : bool
         Read files past the operating system's page cache; for ``store="disk"``.
     io_threads : int

@@ -66,8 +66,8 @@ class CycleRecord:
     wasted_prefetch_bytes : int
         Prefetched bytes known by the end of the cycle to have served no pass.
     evictions, bypassed, waves : int
-        Experts that lost their slot; experts used without getting one; and rounds through the
-        scratch slots where a layer needed more experts than its slots hold.
+        Experts that lost their slot; experts used without getting one; and the rounds through the
+        scratch slots that those took.
 
     Raises
     ------

@@ -65,9 +65,9 @@ class ExpertCache:
         Which expert gives up its slot first: a name of
         :data:`~specfit_runtime.expert_cache.EVICTION_POLICIES`.
     scratch : int
-        Slots of the slab through which experts pass when one pass uses more than a layer has slots
-        for. With 2 or more, the next ones load while one is computed with. 0 is allowed where every
-        layer has a slot for every expert.
+        Slots of the slab through which experts pass that get no slot of their layer. With 2 or
+        more, the next ones load while one is computed with. 0 is allowed where every layer has a
+        slot for every expert.
     device : torch.device or str, optional
         Where the slabs lie; the store's.
 
@@ -87,7 +87,10 @@ class ExpertCache:
     :meth:`prefetch`; without either, all works the same and nothing is prefetched.
 
     *Evictions*: only experts that the current :meth:`use` does not name are ever evicted, so an
-    expert that was found in a slot stays there until its batch was computed with.
+    expert that was found in a slot stays there until its batch was computed with. For the other
+    slots, what is in them and what the pass brings in compete by the policy's ranking; who loses
+    is evicted, or passes through the scratch slab and is gone. What :meth:`prefetch` asks for does
+    not compete.
 
     *Interrupts*: an exception may come at any point (KeyboardInterrupt, one of a signal handler).
     Which slot holds which expert is decided by one dictionary per layer, in which an expert is

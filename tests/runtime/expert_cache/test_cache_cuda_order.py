@@ -13,7 +13,7 @@ from played_cuda import Device, play
 from tiny_experts import TinyExperts, write_experts
 
 import specfit_runtime.expert_cache.cache as cache_module
-from specfit_runtime.expert_cache import ExpertCache
+from specfit_runtime.expert_cache import EVICTION_POLICIES, ExpertCache
 from specfit_runtime.stores import PinnedStore
 
 N_EXPERTS = 8
@@ -72,8 +72,9 @@ def test_no_slot_is_overwritten_before_it_was_read(
     """Hits, misses, waves, prefetches, and uses that are given up, while the device lags behind."""
     random = Random(seed)
     computation = Computation(device, experts)
+    policy = list(EVICTION_POLICIES)[seed % len(EVICTION_POLICIES)]
     with PinnedStore(experts.index) as store:
-        cache = ExpertCache(store, slots, scratch=2)
+        cache = ExpertCache(store, slots, policy=policy, scratch=2)
         for _ in range(25):
             layer = random.randrange(2)
             if random.random() < 0.3:
