@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-__all__ = ["demo_drafter", "demo_model", "demo_prompts"]
+__all__ = ["demo_drafter", "demo_model", "demo_prompts", "demo_router"]
 
 _DEMO = Path(__file__).resolve().parent / "demo"
 
@@ -56,6 +56,29 @@ def demo_drafter() -> Path:
     return _folder("drafter")
 
 
+def demo_router() -> Path:
+    """Return the folder of the shipped predictor of routing, for `demo_model` and `demo_drafter`.
+
+    Returns
+    -------
+    pathlib.Path
+        Holds ``config.json``, ``model.safetensors`` (float16) and a card, ``README.md``; for
+        ``predictor=f"learned:{demo_router()}"``.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the package was installed without its data.
+
+    Examples
+    --------
+    >>> from specfit_runtime import demo_router
+    >>> (demo_router() / "config.json").exists()
+    True
+    """
+    return _folder("router")
+
+
 def demo_prompts() -> tuple[str, ...]:
     """Return beginnings of texts of the kinds that `demo_model` was trained on, but never saw.
 
@@ -84,6 +107,6 @@ def _folder(name: str) -> Path:
     if not (folder / "model.safetensors").exists():
         raise FileNotFoundError(
             f"{folder} holds no model.safetensors: the package data is missing;"
-            " reinstall specfit, or in a checkout run the recipe in tools/demo_model"
+            " reinstall specfit, or in a checkout run the recipes in tools"
         )
     return folder

@@ -93,8 +93,9 @@ def _add_decoding(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--predictor",
-        choices=PREDICTORS,
-        help="what predicts the experts of draft tokens (frequency)",
+        metavar="NAME",
+        help="what predicts the experts of draft tokens: "
+        f"{', '.join(kind.usage for kind in PREDICTORS.values())} (frequency)",
     )
     group.add_argument(
         "--prefetch",

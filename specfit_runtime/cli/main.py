@@ -9,9 +9,17 @@ from specfit_opt.cli.main import COMMANDS as SELECTION_COMMANDS
 from specfit_opt.cli.main import Command, run_command
 from specfit_opt.cli.main import build_parser as build_any_parser
 
-from . import calibrate, demo, generate, trace
+from . import calibrate, demo, eval_router, fit_router, generate, trace, train_router
 
-_RUNTIME_COMMANDS: tuple[Command, ...] = (demo, generate, calibrate, trace)
+_RUNTIME_COMMANDS: tuple[Command, ...] = (
+    demo,
+    generate,
+    calibrate,
+    trace,
+    train_router,
+    fit_router,
+    eval_router,
+)
 _GENERATE = "specfit_opt.cli.generate"
 
 #: All subcommands. The runtime's generate holds the other one.
@@ -24,9 +32,10 @@ _DESCRIPTION = """\
 Decode an offloaded mixture-of-experts model with the draft subtrees that are worth verifying, and
 study how they are chosen."""
 _EPILOG = """\
-demo, generate, calibrate and trace run a model and need the extra runtime; without --model they use
-the small model that the package ships. Without a file, solve, compare and replay use its recorded
-example. Tables are for people; --json prints one JSON document instead.
+demo, generate, calibrate and trace run a model, train-router, fit-router and eval-router work on
+what trace recorded; they need the extra runtime, and without --model the small model that the
+package ships is run. Without a file, solve, compare and replay use its recorded example. Tables are
+for people; --json prints one JSON document instead.
 exit codes: 0 done, 1 bad input or a file that cannot be read or written, 2 bad usage,
 130 interrupted"""
 

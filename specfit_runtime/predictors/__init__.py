@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import InvalidInputError
-from . import frequency, last_token, router
+from . import frequency, last_token, learned, oracle, router
 from .registry import DraftNodes, PredictorKind, RoutingPredictor
 
 #: Every predictor by name. The test matrix and the command line read this.
 PREDICTORS: dict[str, PredictorKind] = {
-    kind.name: kind for kind in (frequency.KIND, last_token.KIND, router.KIND)
+    kind.name: kind
+    for kind in (frequency.KIND, last_token.KIND, router.KIND, learned.KIND, oracle.KIND)
 }
 
 

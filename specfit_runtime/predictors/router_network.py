@@ -1,0 +1,122 @@
+"""A small network from a draft token, the drafter's state and the depth to experts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+__all__ = ["RouterNetwork", "RouterShape"]
+
+#: Newton steps that bring the sum of a layer's probabilities to k; the error is then below 1e-3.
+_NEWTON_STEPS = 8
+
+
+@dataclass(frozen=True)
+class RouterShape:
+    """Sizes of a `RouterNetwork`.
+
+    Attributes
+    ----------
+    n_layers, n_experts, top_k : int
+        Of the target.
+    vocab_size : int
+        Token ids with an embedding of their own, from 0 on; others share one.
+    state_size : int
+        Size of the drafter's states; 0 if none are read.
+    embedding_size, hidden_size : int
+    max_depth : int
+        Depths that are told apart, from 1 on; deeper nodes count as that deep, and the root, whose
+        state the drafter also has from the target's own, as 1.
+    """
+
+    n_layers: int
+    n_experts: int
+    top_k: int
+    vocab_size: int
+    state_size: int
+    embedding_size: int = 128
+    hidden_size: int = 256
+    max_depth: int = 8
+
+    def to_dict(self) -> dict[str, int]:
+        """Return the sizes by name."""
+        return asdict(self)
+
+
+class RouterNetwork(nn.Module):
+    """Scores all experts of all layers at once.
+
+    One hidden layer reads embedding, state and depth, a second one is added to it, and the scores
+    are linear in both and in the embedding. Where a state is not known, zeros or None, a learned
+    vector stands in for it.
+
+    Parameters
+    ----------
+    shape : RouterShape
+
+    Attributes
+    ----------
+    temperature : float
+        What scores are divided by to become log-odds; 1 until it is fitted.
+    """
+
+    def __init__(self, shape: RouterShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.temperature = 1.0
+        width, hidden = shape.embedding_size, shape.hidden_size
+        # The last row is for tokens that training did not see.
+        self.embedding = nn.Embedding(shape.vocab_size + 1, width)
+        self.depth = nn.Embedding(shape.max_depth, hidden)
+        self.unknown_state = nn.Parameter(torch.zeros(hidden))
+        self.inner = nn.Linear(width + shape.state_size, hidden)
+        self.norm = nn.LayerNorm(hidden)
+        self.second = nn.Linear(hidden, hidden)
+        self.scores = nn.Linear(hidden + width, shape.n_layers * shape.n_experts)
+
+    def forward(self, tokens: Tensor, depth: Tensor, states: Tensor | None) -> Tensor:
+        """Return the scores, shape (m, L, E).
+
+        Parameters
+        ----------
+        tokens, depth : Tensor of int64, shape (m,)
+        states : Tensor of float32, shape (m, state_size), or None
+            A row of zeros is an unknown state. Not read where ``state_size`` is 0.
+        """
+        shape = self.shape
+        known = (tokens >= 0) & (tokens < shape.vocab_size)
+        embedded = self.embedding(torch.where(known, tokens, shape.vocab_size))
+        inputs = embedded
+        level = self.depth((depth - 1).clamp(0, shape.max_depth - 1))
+        if shape.state_size:
+            if states is None:
+                states = embedded.new_zeros(len(tokens), shape.state_size)
+            unknown = (states == 0.0).all(dim=1, keepdim=True)
+            level = level + unknown * self.unknown_state
+            inputs = torch.cat([embedded, states], dim=1)
+        hidden = functional.silu(self.inner(inputs) + level)
+        hidden = hidden + functional.silu(self.second(self.norm(hidden)))
+        scores: Tensor = self.scores(torch.cat([hidden, embedded], dim=1))
+        return scores.view(-1, shape.n_layers, shape.n_experts)
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Return how likely each expert is used, same shape; layers add up to k.
+
+        Among the distributions in which experts are drawn independently, with the scores as
+        log-odds up to a constant per layer, the one that draws k on average.
+        """
+        odds = scores / self.temperature
+        k = self.shape.top_k
+        if k == self.shape.n_experts:
+            return torch.ones_like(odds)
+        edge = odds.topk(k + 1, dim=-1).values[..., k - 1 :]
+        shift = edge.mean(dim=-1, keepdim=True)
+        for _ in range(_NEWTON_STEPS):
+            likely = torch.sigmoid(odds - shift)
+            excess = likely.sum(dim=-1, keepdim=True) - k
+            slope = (likely * (1.0 - likely)).sum(dim=-1, keepdim=True)
+            shift = shift + (excess / slope.clamp_min(1e-6)).clamp(-1.0, 1.0)
+        return torch.sigmoid(odds - shift)
