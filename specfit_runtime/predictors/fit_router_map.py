@@ -142,7 +142,7 @@ def _checked_traces(traces: Sequence[Trace], config: Any) -> int:
             )
         if size is not None and trace.states.shape[1] != size:
             raise InvalidInputError(
-                f"trace {trace.name!r} has states of size {trace.states.shape[1]}, the first one "
+                f"trace {trace.name!r} has states of size {trace.states.shape[1]}, the first "
                 f"of {size}; they are of different drafters"
             )
         size = trace.states.shape[1]

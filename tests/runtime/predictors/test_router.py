@@ -129,7 +129,7 @@ class TestWithoutAMap:
 
     def test_states_of_another_size_are_refused(self) -> None:
         predictor = bound(tiny_model("qwen3_moe"))
-        with pytest.raises(InvalidInputError, match=r"size 48, the target's hidden size; fit a map"):
+        with pytest.raises(InvalidInputError, match="48, the target's hidden size; fit a map"):
             predictor.predict(nodes([1], random_states(1, 32)))
 
     def test_it_must_be_bound_and_started_with_the_targets_shape(self) -> None:
@@ -249,7 +249,7 @@ class TestFit:
         [
             ([], "at least one"),
             ([random_trace(states=None)], "no drafter states: record it with specfit trace"),
-            ([random_trace(), random_trace(states=np.ones((400, 4)))], "size 4, the first one of 5"),
+            ([random_trace(), random_trace(states=np.ones((400, 4)))], "size 4, the first of 5"),
             ([random_trace(tokens=np.full(400, VOCAB))], "holds token 160"),
             ([random_trace(n_experts=9)], "3 layers of 9 experts, top-2; the model has 3 of 8"),
         ],
