@@ -52,8 +52,8 @@ def run(args: argparse.Namespace) -> None:
     require_runtime()
     from specfit_opt.files import load_trace
 
+    from ..predictors._checkpoint_folder import check_new_folder
     from ..predictors.fit_router_map import fit_router_map
-    from ..predictors.router_network_files import check_new_folder
 
     check_new_folder(args.output)
     traces = [load_trace(path) for path in args.trace]

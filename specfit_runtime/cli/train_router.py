@@ -62,7 +62,8 @@ def run(args: argparse.Namespace) -> None:
     require_runtime()
     from specfit_opt.files import load_trace
 
-    from ..predictors.router_network_files import check_new_folder, save_router
+    from ..predictors._checkpoint_folder import check_new_folder
+    from ..predictors.router_network_files import save_router
     from ..router_training import train_router
     from ..router_training.card import router_card
 

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor
 from torch.nn import functional
 
-from specfit_opt.files.atomic import atomic_write
-
 from ..errors import CheckpointError, InvalidInputError
 from ..families import family_for
+from ._checkpoint_folder import CONFIG, WEIGHTS, read_folder, write_new_folder
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 #: What ``config.json`` says that it is, and the version of its layout.
-FORMAT, VERSION = "specfit router map", 1
+_WHAT, VERSION = "router map", 1
 
-_CONFIG, _WEIGHTS, _CARD = "config.json", "model.safetensors", "README.md"
 _EPS = 1e-6
 
 
@@ -131,30 +126,21 @@ class RouterMap:
                 )
 
     def save(self, folder: str | Path) -> None:
-        """Write ``config.json``, ``model.safetensors`` and a card, ``README.md``.
-
-        The configuration is written last, so that a folder that has one is whole.
+        """Write ``config.json``, ``model.safetensors`` and a card, ``README.md``, all or nothing.
 
         Raises
         ------
+        InvalidInputError
+            If ``folder`` holds something already, or the folder above is missing.
         OSError
             If a file cannot be written.
         """
-        place = Path(folder)
-        place.mkdir(parents=True, exist_ok=True)
-        (place / _CONFIG).unlink(missing_ok=True)
         tensors = {
-            "embedding_weight": self.embedding_weight.contiguous().cpu(),
-            "state_weight": self.state_weight.contiguous().cpu(),
-            "constant": self.constant.contiguous().cpu(),
+            "embedding_weight": self.embedding_weight,
+            "state_weight": self.state_weight,
+            "constant": self.constant,
         }
-        with atomic_write(place / _WEIGHTS) as handle:
-            handle.write(save(tensors))
-        with atomic_write(place / _CARD, "w") as handle:
-            handle.write(self._card())
-        with atomic_write(place / _CONFIG, "w") as handle:
-            json.dump(self.describe(), handle, indent=2)
-            handle.write("\n")
+        write_new_folder(folder, self.describe(), tensors, self._card())
 
     @classmethod
     def load(cls, folder: str | Path) -> RouterMap:
@@ -166,18 +152,7 @@ class RouterMap:
             If a file is missing or damaged, or is something else.
         """
         place = Path(folder)
-        try:
-            config = json.loads((place / _CONFIG).read_text(encoding="utf-8"))
-            tensors = load_file(place / _WEIGHTS)
-        except (OSError, ValueError, SafetensorError) as error:
-            raise CheckpointError(f"{place}: cannot read a router map: {error}") from error
-        if not isinstance(config, dict) or config.get("format") != FORMAT:
-            raise CheckpointError(f"{place}: {_CONFIG} does not describe a {FORMAT}")
-        if config.get("version") != VERSION:
-            raise CheckpointError(
-                f"{place}: version {config.get('version')!r} of a {FORMAT}; this specfit reads "
-                f"version {VERSION}"
-            )
+        config, tensors = read_folder(place, _WHAT, VERSION, "specfit fit-router")
         try:
             shape = config["n_layers"], config["n_experts"]
             wanted = {
@@ -192,10 +167,10 @@ class RouterMap:
                 "ridge": float(config["ridge"]),
             }
         except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{place}: {_CONFIG} lacks or garbles {error}") from None
+            raise CheckpointError(f"{place}: {CONFIG} lacks or garbles {error}") from None
         have = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         if have != wanted:
-            raise CheckpointError(f"{place}: {_WEIGHTS} holds {have}, {_CONFIG} asks for {wanted}")
+            raise CheckpointError(f"{place}: {WEIGHTS} holds {have}, {CONFIG} asks for {wanted}")
         for name, tensor in tensors.items():
             if tensor.dtype != torch.float32 or not bool(tensor.isfinite().all()):
                 raise CheckpointError(f"{place}: {name} is not float32 or not finite")
@@ -206,7 +181,7 @@ class RouterMap:
     def describe(self) -> dict[str, Any]:
         """Return sizes and what it was fitted to, as ``config.json`` holds them."""
         return {
-            "format": FORMAT,
+            "format": f"specfit {_WHAT}",
             "version": VERSION,
             "target": self.target,
             "n_layers": self.n_layers,

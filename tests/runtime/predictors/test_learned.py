@@ -204,7 +204,7 @@ class TestFiles:
         def interrupt(*args: object, **kwargs: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(json, "dump", interrupt)
+        monkeypatch.setattr(json, "dumps", interrupt)
         with pytest.raises(KeyboardInterrupt):
             save_router(tmp_path / "router", training.network, card="")
         assert list(tmp_path.iterdir()) == []

@@ -272,16 +272,18 @@ def fitted() -> RouterMap:
 
 class TestMapFiles:
     def test_what_is_loaded_is_what_was_saved(self, fitted: RouterMap, tmp_path: Path) -> None:
-        for _ in range(2):  # a second time over the first
-            fitted.save(tmp_path / "deep" / "map")
-        again = RouterMap.load(tmp_path / "deep" / "map")
+        folder = tmp_path / "map"
+        fitted.save(folder)
+        again = RouterMap.load(folder)
         tokens, states = torch.randn(6, H), random_states(6, 5)
         assert torch.equal(again.scores(tokens, states), fitted.scores(tokens, states))
         assert (again.top_k, again.target, again.nodes, again.ridge) == (2, "qwen3_moe", 400, 1e-3)
-        card = (tmp_path / "deep" / "map" / "README.md").read_text(encoding="utf-8")
+        card = (folder / "README.md").read_text(encoding="utf-8")
         assert "400 draft nodes" in card
-        names = sorted(p.name for p in (tmp_path / "deep" / "map").iterdir())
+        names = sorted(p.name for p in folder.iterdir())
         assert names == ["README.md", "config.json", "model.safetensors"]
+        with pytest.raises(InvalidInputError, match="exists already; name a new folder"):
+            fitted.save(folder)
 
     def damaged(self, fitted: RouterMap, folder: Path, **changes: Any) -> Path:
         fitted.save(folder)
