@@ -37,10 +37,6 @@ class Learned(RoutingPredictor):
     enough. A prediction is one call for all nodes, three matrix products of O(m) times the number
     of weights. Nodes without a state, as those of a drafter that has none, are predicted from
     token and depth.
-
-    References
-    ----------
-    Learned routing predictors: EcoSpec, see :doc:`/routing`.
     """
 
     name = "learned"
