@@ -23,7 +23,7 @@ SHAPE = CONFIG.num_hidden_layers, CONFIG.num_experts, CONFIG.num_experts_per_tok
 
 
 def untrained(folder: Path) -> str:
-    """Return the name of a network that predicts something for the tiny target, if nothing right."""
+    """Return the name of a network for the tiny target that predicts something, if not much."""
     torch.manual_seed(0)
     network = RouterNetwork(
         RouterShape(*SHAPE, CONFIG.vocab_size, CONFIG.hidden_size, embedding_size=8, hidden_size=8)
