@@ -17,7 +17,15 @@ from specfit_runtime.cli import main
 from specfit_runtime.cli.main import build_parser
 from specfit_runtime.cli.options import DTYPES, STORES
 
-RUNTIME_COMMANDS = ("demo", "generate", "calibrate", "trace")
+RUNTIME_COMMANDS = (
+    "demo",
+    "generate",
+    "calibrate",
+    "trace",
+    "train-router",
+    "fit-router",
+    "eval-router",
+)
 HEAVY = {"torch", "transformers", "safetensors", "tokenizers", "accelerate"}
 
 
@@ -90,6 +98,8 @@ print("imported:", sorted({HEAVY!r} & sys.modules.keys()))
         (("demo",), "transformers"),
         (("trace", "--prompt", "x", "-o", "x.npz"), "safetensors"),
         (("calibrate", "-o", "x.json"), "tokenizers"),
+        (("fit-router", "--trace", "x.npz", "-o", "map"), "safetensors"),
+        (("eval-router", "x.npz"), "torch"),
     ],
 )
 def test_a_missing_package_is_one_line(arguments, package, tmp_path, monkeypatch, capsys):

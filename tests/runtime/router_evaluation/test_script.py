@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks import router_evaluation as script
 
+from benchmarks import router_evaluation as script
 from specfit_runtime.router_evaluation import evaluate_router
 
 
