@@ -11,7 +11,7 @@ from torch.nn import functional
 __all__ = ["RouterNetwork", "RouterShape"]
 
 #: Newton steps that bring the sum of a layer's probabilities to k; the error is then below 1e-3.
-_NEWTON_STEPS = 8
+_NEWTON_STEPS = 5
 
 
 @dataclass(frozen=True)
