@@ -14,7 +14,7 @@ from .result import RouterEvaluation
 def evaluation_table(
     evaluations: Sequence[RouterEvaluation], level_seconds: Sequence[float] = ()
 ) -> str:
-    """Return a block per trace: recall and unions, recall by layer, decisions.
+    """Return a block per trace: recall and unions, recall by layer, decisions; and the times.
 
     Parameters
     ----------
@@ -55,22 +55,19 @@ def _block(group: list[RouterEvaluation]) -> str:
         ["recall by layer", *map(str, range(layers))],
         [[e.predictor, *map(_share, e.recall_by_layer)] for e in group],
     )
+    cells = [f"{d.profile}, {d.slots} slots" for d in group[0].decisions]
     decisions = format_table(
-        ["decisions", "machine", "slots", "passes", "share", "worst decile", "misses"],
+        ["share, worst decile", *cells],
         [
-            [
-                e.predictor,
-                d.profile,
-                str(d.slots),
-                str(d.cycles),
-                *map(_share, (d.share, d.worst_decile, d.misses)),
-            ]
+            [e.predictor, *(f"{_share(d.share)} {_share(d.worst_decile)}" for d in e.decisions)]
             for e in group
-            for d in e.decisions
         ],
-        left=["machine"],
     )
-    return "\n\n".join([overview, by_layer, decisions])
+    misses = format_table(
+        ["predicted misses", *cells],
+        [[e.predictor, *(_share(d.misses) for d in e.decisions)] for e in group],
+    )
+    return "\n\n".join([overview, by_layer, decisions, misses])
 
 
 def _times(evaluations: Sequence[RouterEvaluation], level_seconds: Sequence[float]) -> str:
