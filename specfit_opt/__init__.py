@@ -14,7 +14,7 @@ from .files import Trace, export, load_instance, load_trace, save_instance, save
 from .instance import Instance
 from .methods import METHODS, Method
 from .routing import ExpertRouting
-from .scenarios import sample_scenarios, threshold_scenarios
+from .scenarios import sample_scenarios
 from .search import Advice, TreeSearch
 from .solution import Solution, Status, evaluate
 from .solve import solve, solve_instance
@@ -52,5 +52,4 @@ __all__ = [
     "solve",
     "solve_instance",
     "solve_many",
-    "threshold_scenarios",
 ]

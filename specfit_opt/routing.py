@@ -79,8 +79,8 @@ class ExpertRouting:
         Parameters
         ----------
         experts : array_like of int, shape (M, n, L, k)
-            Expert ids of every node in each scenario; -1 pads. :func:`sample_scenarios` and
-            :func:`threshold_scenarios` make them from probabilities.
+            Expert ids of every node in each scenario; -1 pads. :func:`sample_scenarios` draws them
+            from probabilities.
         n_experts : int
             Number of experts per layer, E.
         resident : array_like of bool, shape (L, E), optional

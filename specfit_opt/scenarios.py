@@ -1,4 +1,4 @@
-"""Scenarios of uncertain routing, from the probability that each node uses each expert."""
+"""Scenarios of uncertain routing, drawn from the probability that each node uses each expert."""
 
 from __future__ import annotations
 
@@ -10,64 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 from ._validate import float_array
 from .errors import InvalidInputError
 
-#: How the draws of the nodes of a scenario hang together.
-COUPLINGS = ("comonotone", "independent")
-
-
-def threshold_scenarios(probabilities: ArrayLike, n_scenarios: int) -> NDArray[np.int32]:
-    """Return scenarios whose mean over a union is that of comonotone nodes, without any chance.
-
-    Scenario m gives each node the experts whose probability exceeds ``(m + 1/2) / M``: the more
-    demanding the threshold, the fewer experts.
-
-    Parameters
-    ----------
-    probabilities : array_like of float, shape (n, L, E)
-        Probability that the node uses each expert.
-    n_scenarios : int
-        M, at least 1.
-
-    Returns
-    -------
-    ndarray of int32, shape (M, n, L, k)
-        For :meth:`ExpertRouting.from_scenarios`. k is the largest number of experts above the
-        first threshold; -1 pads.
-
-    Raises
-    ------
-    InvalidInputError
-        For a probability that is NaN or outside [0, 1], another shape, or no scenario.
-
-    Notes
-    -----
-    A scenario is no possible routing: its nodes have more or fewer experts than a router picks. But
-    the expected cost of a union is a sum over experts, so how the experts of one node hang together
-    plays no part. If those of different nodes are comonotone (see :func:`sample_scenarios`), the
-    union of S uses an expert with the largest probability among the nodes of S, and the scenarios
-    round each of these to a multiple of 1/M: the error is at most 1/(2M) per expert, where M random
-    scenarios have a standard deviation of up to 1/(2 sqrt(M)). O(n L E + M n L k) time.
-
-    Examples
-    --------
-    >>> threshold_scenarios([[[0.9, 0.6, 0.4, 0.1]]], 2).tolist()
-    [[[[0, 1, 2]]], [[[0, -1, -1]]]]
-    """
-    probability = _checked_probabilities(probabilities)
-    n_scenarios = _checked_count(n_scenarios, "n_scenarios")
-    thresholds = (np.arange(n_scenarios) + 0.5) / n_scenarios
-    node, layer, expert = np.nonzero(probability > thresholds[0])
-    n, n_layers, _ = probability.shape
-    row = node * n_layers + layer
-    counts = np.bincount(row, minlength=n * n_layers)
-    most = int(counts.max(initial=0))
-    slot = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-    ids = np.full((n * n_layers, most), -1, dtype=np.int32)
-    ids[row, slot] = expert
-    of_slot = np.zeros(ids.shape)
-    of_slot[row, slot] = probability[node, layer, expert]
-    chosen = np.where(of_slot > thresholds[:, None, None], ids, np.int32(-1))
-    return chosen.reshape(n_scenarios, n, n_layers, most)
-
 
 def sample_scenarios(
     probabilities: ArrayLike,
@@ -75,7 +17,7 @@ def sample_scenarios(
     n_scenarios: int,
     *,
     seed: int | np.random.Generator,
-    coupling: str = "comonotone",
+    shared: float = 0.7,
 ) -> NDArray[np.int32]:
     """Draw scenarios in which every node uses k experts per layer.
 
@@ -88,17 +30,17 @@ def sample_scenarios(
     n_scenarios : int
         M, at least 1.
     seed : int or numpy.random.Generator
-        Equal seeds give equal scenarios.
-    coupling : {"comonotone", "independent"}
-        ``"comonotone"``: the nodes of a scenario share their random numbers, so that nodes with
-        equal probabilities use the same experts, and nodes with similar ones almost the same.
-        ``"independent"``: each node has its own.
+        Equal seeds give equal scenarios, and more of them begin with the same ones.
+    shared : float
+        How much the nodes of a scenario have in common: for each layer and expert, a node takes
+        the scenario's random number with this probability and one of its own otherwise. 1: nodes
+        are *comonotone*, those of equal probabilities use the same experts; 0: independent.
 
     Returns
     -------
     ndarray of int32, shape (M, n, L, k)
-        For :meth:`ExpertRouting.from_scenarios`. -1 pads where fewer than k experts have a positive
-        probability.
+        For :meth:`ExpertRouting.from_scenarios`. Ascending; -1 pads where fewer than k experts have
+        a positive probability.
 
     Raises
     ------
@@ -108,17 +50,17 @@ def sample_scenarios(
 
     Notes
     -----
-    Pareto sampling: expert e of probability q gets the key ``logit(q) + logit(u)``, u uniform, and
+    Pareto sampling: expert e of probability q gets the key ``logit(q) - logit(u)``, u uniform, and
     the k largest keys are drawn. Experts of probability 1 are always in, those of 0 never, and the
-    others with a probability close to q if the row adds up to k (Rosén 1997). Shared u are the
-    "permanent random numbers" of sample coordination (Ohlsson 1998).
+    others with a probability close to q if the row adds up to k (Rosén 1997). Random numbers that
+    several samples share are the "permanent" ones by which surveys are coordinated (Ohlsson 1998).
 
     What the probabilities do not tell is how the nodes hang together, and the union depends on it:
     an expert that two nodes use with probability q each is in their union with probability q if
-    they are comonotone and ``1 - (1 - q)**2`` if they are independent. The first is the least that
-    a union can be; nodes whose tokens share a context have more in common than the second allows.
-    Where only the cost of unions matters, :func:`threshold_scenarios` serves comonotone nodes
-    better. O(M n L E) time. More scenarios of one seed begin with the same ones.
+    they are comonotone and ``1 - (1 - q)**2`` if they are independent. Comonotone nodes make the
+    smallest union, and a node that is predicted as another one is then free, which is as
+    overconfident as the most likely experts are; :ref:`measured <uncertain-routing>`. O(M n L E)
+    time.
 
     References
     ----------
@@ -137,22 +79,30 @@ def sample_scenarios(
     if k > n_experts:
         raise InvalidInputError(f"a node cannot use k = {k} of {n_experts} experts")
     n_scenarios = _checked_count(n_scenarios, "n_scenarios")
-    if coupling not in COUPLINGS:
-        raise InvalidInputError(f"coupling must be one of {', '.join(COUPLINGS)}, got {coupling!r}")
+    if not 0.0 <= shared <= 1.0:
+        raise InvalidInputError(f"shared must be a probability in [0, 1], got {shared!r}")
     rng = np.random.default_rng(seed)
     # Single precision halves the time, and what it rounds is far below what M draws resolve.
-    appeal = _log_odds(probability).astype(np.float32)
+    odds = _log_odds(probability).astype(np.float32)
     drawn = np.empty((n_scenarios, n, n_layers, k), dtype=np.int32)
-    shape = (n_layers, n_experts) if coupling == "comonotone" else probability.shape
     for scenario in drawn:
-        # Multiples of 2**-24 from 0; the half step keeps them inside (0, 1).
-        u = rng.random(shape, dtype=np.float32) + np.float32(2.0**-25)
-        keys = appeal + _log_odds(np.minimum(u, np.float32(1.0 - 2.0**-24)))
-        best = np.argpartition(-keys, k - 1, axis=2)[:, :, :k]
-        impossible = np.isneginf(np.take_along_axis(keys, best, axis=2))
+        u = _uniform(rng, (n_layers, n_experts))
+        if shared < 1.0:
+            own = _uniform(rng, odds.shape)
+            u = np.where(rng.random(odds.shape, dtype=np.float32) < shared, u, own)
+        keys = _log_odds(u) - odds
+        best = np.argpartition(keys, k - 1, axis=2)[:, :, :k]
+        impossible = np.isposinf(np.take_along_axis(keys, best, axis=2))
         scenario[...] = np.sort(np.where(impossible, n_experts, best), axis=2)
     drawn[drawn == n_experts] = -1
     return drawn
+
+
+def _uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Return random numbers inside (0, 1)."""
+    # What is drawn are multiples of 2**-24 from 0 on; half a step keeps them off the ends.
+    u = rng.random(shape, dtype=np.float32) + np.float32(2.0**-25)
+    return np.minimum(u, np.float32(1.0 - 2.0**-24))
 
 
 def _log_odds(probability: NDArray[Any]) -> NDArray[Any]:

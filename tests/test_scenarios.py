@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from strategies import KINDS, random_instance, random_max_nodes, random_rate
 
@@ -25,7 +23,6 @@ from specfit_opt import (
     sample_scenarios,
     save_instance,
     solve_instance,
-    threshold_scenarios,
 )
 from specfit_opt.files.closure_model import closure_model
 from specfit_opt.kernel import twin
@@ -308,36 +305,12 @@ def random_probabilities(rng: np.random.Generator, n: int, n_layers: int, k: int
     return raw
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(1, 9))
-def test_thresholds_give_the_largest_probability(seed: int, count: int) -> None:
-    rng = np.random.default_rng(seed)
-    probability = random_probabilities(rng, 4, 2, 3)
-    probability[rng.random(probability.shape) < 0.2] = 0.0
-    routing = ExpertRouting.from_scenarios(threshold_scenarios(probability, count), 10)
-    chosen = rng.random(4) < 0.6
-    chosen[0] = True
-    share = routing.union(chosen).mean(axis=0)
-    largest = probability[chosen].max(axis=0)
-    assert np.abs(share - largest).max() <= 0.5 / count + 1e-12
-
-
-def test_thresholds_are_exact_for_multiples_of_their_step() -> None:
-    rng = np.random.default_rng(0)
-    probability = rng.integers(0, 9, (5, 3, 12)) / 8.0
-    routing = ExpertRouting.from_scenarios(threshold_scenarios(probability, 8), 12)
-    share = routing.union(np.ones(5, dtype=np.bool_)).mean(axis=0)
-    assert share == pytest.approx(probability.max(axis=0))
-    nothing = threshold_scenarios(np.zeros((2, 1, 4)), 3)
-    assert nothing.shape == (3, 2, 1, 0)
-    assert not ExpertRouting.from_scenarios(nothing, 4).rows.any()
-
-
-@pytest.mark.parametrize("coupling", ["comonotone", "independent"])
-def test_samples_include_experts_as_often_as_asked(coupling: str) -> None:
+@pytest.mark.parametrize("shared", [0.0, 0.4, 1.0])
+def test_samples_include_experts_as_often_as_asked(shared: float) -> None:
     rng = np.random.default_rng(1)
     probability = random_probabilities(rng, 3, 2, 3)
     probability[0, 0] = [1, 1, 1, 0, 0, 0, 0, 0, 0, 0]
-    drawn = sample_scenarios(probability, 3, 4000, seed=2, coupling=coupling)
+    drawn = sample_scenarios(probability, 3, 4000, seed=2, shared=shared)
     assert drawn.shape == (4000, 3, 2, 3)
     assert (np.diff(drawn, axis=3) > 0).all()  # k distinct experts
     used = np.zeros((4000, 3, 2, 10))
@@ -347,25 +320,26 @@ def test_samples_include_experts_as_often_as_asked(coupling: str) -> None:
     assert (used[:, 0, 0] == probability[0, 0]).all()
 
 
-def test_couplings_bound_the_union() -> None:
+def test_what_nodes_share_decides_the_union() -> None:
     rng = np.random.default_rng(3)
     probability = np.repeat(random_probabilities(rng, 1, 2, 3), 2, axis=0)
     q = probability[0]
     both = np.ones(2, dtype=np.bool_)
-    for coupling, wanted in (("comonotone", q), ("independent", 1.0 - (1.0 - q) ** 2)):
-        drawn = sample_scenarios(probability, 3, 4000, seed=4, coupling=coupling)
-        together = (drawn[:, 0] == drawn[:, 1]).all()
-        assert together == (coupling == "comonotone")
+    for shared in (0.0, 0.5, 1.0):
+        drawn = sample_scenarios(probability, 3, 4000, seed=4, shared=shared)
+        assert (drawn[:, 0] == drawn[:, 1]).all() == (shared == 1.0)
         share = ExpertRouting.from_scenarios(drawn, 10).union(both).mean(axis=0)
-        assert np.abs(share - wanted).max() < 0.06
+        # Each takes the common number with probability 1/2, so both do with 1/4.
+        apart = 1.0 - (1.0 - q) ** 2
+        assert np.abs(share - (shared**2 * q + (1.0 - shared**2) * apart)).max() < 0.06
 
 
 def test_similar_nodes_draw_similar_experts() -> None:
     rng = np.random.default_rng(5)
     probability = random_probabilities(rng, 1, 4, 3)
     near = np.concatenate([probability, 0.95 * probability + 0.05 * 0.3])
-    drawn = sample_scenarios(near, 3, 500, seed=6)
-    apart = sample_scenarios(near, 3, 500, seed=6, coupling="independent")
+    drawn = sample_scenarios(near, 3, 500, seed=6, shared=1.0)
+    apart = sample_scenarios(near, 3, 500, seed=6, shared=0.0)
     assert (drawn[:, 0] == drawn[:, 1]).mean() > 0.9
     assert (apart[:, 0] == apart[:, 1]).mean() < 0.7
 
@@ -395,7 +369,8 @@ def test_fewer_possible_experts_than_asked_are_padded() -> None:
         ({"k": 0}, "k must be a positive integer"),
         ({"n_scenarios": 0}, "n_scenarios must be a positive integer"),
         ({"n_scenarios": 2.5}, "n_scenarios must be a positive integer"),
-        ({"coupling": "none"}, "coupling must be one of comonotone, independent, got 'none'"),
+        ({"shared": 1.5}, r"shared must be a probability in \[0, 1\], got 1.5"),
+        ({"shared": np.nan}, r"shared must be a probability in \[0, 1\], got nan"),
     ],
 )
 def test_bad_arguments(change: dict[str, Any], message: str) -> None:
@@ -408,6 +383,3 @@ def test_bad_arguments(change: dict[str, Any], message: str) -> None:
     }
     with pytest.raises(InvalidInputError, match=message):
         sample_scenarios(**arguments)
-    if change.keys() & {"probabilities", "n_scenarios"}:
-        with pytest.raises(InvalidInputError, match=message):
-            threshold_scenarios(arguments["probabilities"], arguments["n_scenarios"])
