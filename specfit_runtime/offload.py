@@ -134,6 +134,10 @@ class Offload:
         ----------
         paths : PathWeights
             Of the tree whose nodes, in their order, are the tokens of the passes.
+
+        Yields
+        ------
+        None
         """
         self._paths = paths
         try:
@@ -274,8 +278,7 @@ def load_offloaded(
         What it computes in: float32, bfloat16, float16 or float64. By default as the checkpoint
         says.
     cache_policy : str
-        Which expert gives up its slot first: a name of
-        :data:`~specfit_runtime.expert_cache.EVICTION_POLICIES`.
+        Which expert gives up its slot first: ``lru``, ``lru-2``, ``lfu``, ``fifo`` or ``admit``.
     attn_implementation : {"eager", "sdpa"}, optional
         By default what the stock model chooses.
     scratch : int, optional

@@ -62,7 +62,8 @@ class Policy(ABC):
     objective : str
         ``"ratio"``, ``"surplus"``, or ``""`` for a policy that maximises neither.
     fixed : bool
-        Whether what it chooses depends on the pool alone, not on :class:`PassState` or the past.
+        Whether what it chooses depends on the pool alone: not on prices, on what is
+        resident or on the past.
     """
 
     name: str
