@@ -101,8 +101,9 @@ def sample_scenarios(
 def _uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Return random numbers inside (0, 1)."""
     # What is drawn are multiples of 2**-24 from 0 on; half a step keeps them off the ends.
-    u = rng.random(shape, dtype=np.float32) + np.float32(2.0**-25)
-    return np.minimum(u, np.float32(1.0 - 2.0**-24))
+    u: NDArray[np.float32] = rng.random(shape, dtype=np.float32)
+    u += np.float32(2.0**-25)
+    return np.minimum(u, np.float32(1.0 - 2.0**-24), out=u)
 
 
 def _log_odds(probability: NDArray[Any]) -> NDArray[Any]:
