@@ -41,7 +41,8 @@ class RouterMap:
     nodes : int
         Recorded nodes that it was fitted to.
     ridge : float
-        See `fit_router_map`.
+        Penalty of the fit, see
+        :func:`~specfit_runtime.predictors.fit_router_map.fit_router_map`.
 
     Notes
     -----

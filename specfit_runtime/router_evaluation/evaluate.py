@@ -48,8 +48,12 @@ def evaluate_router(
         The machines whose prices the decisions are made at.
     cache : sequence of int or str
         Cache sizes, see :func:`specfit_opt.replay.slots_of`.
-    expert_bytes, layer_repeat, warmup
-        As for :func:`specfit_opt.replay.replay`.
+    expert_bytes : int or array_like of int, shape (L,), optional
+        Bytes of one expert, per recorded layer; default the trace's, else the profile's.
+    layer_repeat : int, optional
+        Layers that each recorded one stands for; default the profile's.
+    warmup : int
+        Positions at the start of each prompt that are decoded plainly and not counted.
     name : str, optional
         What the predictor is called in the result; default its own name.
     progress : callable, optional

@@ -1,4 +1,4 @@
-"""``specfit fit-router`` and ``specfit eval-router`` on what ``specfit trace --states`` recorded."""
+"""``specfit fit-router`` and ``eval-router`` on what ``specfit trace --states`` recorded."""
 
 from __future__ import annotations
 
