@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 
 import torch
@@ -10,8 +11,10 @@ from torch.nn import functional
 
 __all__ = ["RouterNetwork", "RouterShape"]
 
-#: Newton steps that bring the sum of a layer's probabilities to k; the error is then below 1e-3.
+#: Newton steps that bring the sum of a layer's probabilities to k, to a few thousandths.
 _NEWTON_STEPS = 5
+#: Logarithm of a time after which an expert is through for certain, in single precision.
+_LONGEST = 5.0
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class RouterNetwork(nn.Module):
     Attributes
     ----------
     temperature : float
-        What scores are divided by to become log-odds; 1 until it is fitted.
+        What scores are divided by before they become probabilities; 1 until it is fitted.
     """
 
     def __init__(self, shape: RouterShape) -> None:
@@ -105,18 +108,22 @@ class RouterNetwork(nn.Module):
     def probabilities(self, scores: Tensor) -> Tensor:
         """Return how likely each expert is used, same shape; layers add up to k.
 
-        Among the distributions in which experts are drawn independently, with the scores as
-        log-odds up to a constant per layer, the one that draws k on average.
+        As if every expert waited for an exponential time, at a rate of exp(score / temperature),
+        and those were used that are through by the moment at which k are on average. Drawing k
+        experts one after the other in proportion to their rates comes to the same but for the
+        moment, which then is that of the k-th.
         """
-        odds = scores / self.temperature
         k = self.shape.top_k
         if k == self.shape.n_experts:
-            return torch.ones_like(odds)
-        edge = odds.topk(k + 1, dim=-1).values[..., k - 1 :]
-        shift = edge.mean(dim=-1, keepdim=True)
+            return torch.ones_like(scores)
+        rate = scores / self.temperature
+        # At first the moment at which the k-th and the next expert are through with even odds.
+        edge = rate.topk(k + 1, dim=-1).values[..., k - 1 :]
+        moment = math.log(math.log(2.0)) - edge.mean(dim=-1, keepdim=True)
         for _ in range(_NEWTON_STEPS):
-            likely = torch.sigmoid(odds - shift)
-            excess = likely.sum(dim=-1, keepdim=True) - k
-            slope = (likely * (1.0 - likely)).sum(dim=-1, keepdim=True)
-            shift = shift + (excess / slope.clamp_min(1e-6)).clamp(-1.0, 1.0)
-        return torch.sigmoid(odds - shift)
+            passed = (rate + moment).clamp_max(_LONGEST).exp()
+            still = torch.exp(-passed)
+            excess = (1.0 - still).sum(dim=-1, keepdim=True) - k
+            slope = (passed * still).sum(dim=-1, keepdim=True)
+            moment = moment - (excess / slope.clamp_min(1e-6)).clamp(-1.0, 1.0)
+        return -torch.expm1(-(rate + moment).clamp_max(_LONGEST).exp())

@@ -8,7 +8,12 @@ __all__ = ["router_card"]
 
 
 def router_card(
-    training: RouterTraining, *, drafter: str | None = None, data: str = "", title: str = ""
+    training: RouterTraining,
+    *,
+    drafter: str | None = None,
+    title: str = "Router network",
+    data: str = "",
+    evaluation: str = "",
 ) -> str:
     """Return a card in Markdown: what the network is, what it learned from, how good it is.
 
@@ -17,10 +22,12 @@ def router_card(
     training : RouterTraining
     drafter : str, optional
         Whose states it reads.
+    title : str
+        The heading.
     data : str, optional
         What the traces were recorded from; a paragraph.
-    title : str, optional
-        The heading.
+    evaluation : str, optional
+        What else was measured; a paragraph.
     """
     shape = training.network.shape
     numbers = sum(weight.numel() for weight in training.network.parameters())
@@ -30,21 +37,24 @@ def router_card(
         reads = f"the token, {whose} hidden state (size {shape.state_size}) and the depth"
     layers = "".join(f"| {i} | {r:.1%} |\n" for i, r in enumerate(training.recall))
     depths = "".join(f"| {d} | {r:.1%} |\n" for d, r in training.recall_by_depth.items())
-    paragraph = f"{data}\n\n" if data else ""
+    passes = len(training.train_loss)
+    often = "one pass" if passes == 1 else f"{passes} passes"
     return (
-        f"# {title or 'Router network'}\n\n"
+        f"# {title}\n\n"
         "Predicts which experts a draft token will use, for specfit's predictor `learned`. Made "
         f"for one target ({shape.n_layers} MoE layers of {shape.n_experts} experts, "
         f"top-{shape.top_k}) and for the drafter that its recordings came from: with others it "
         f"says nothing. {numbers:,} weights in float16 read {reads}.\n\n"
         "## Data and training\n\n"
-        f"{paragraph}"
-        f"{training.nodes:,} recorded nodes, {len(training.train_loss)} passes over them with "
-        "AdamW. Tokens that were not among them share one embedding.\n\n"
+        + (f"{data}\n\n" if data else "")
+        + f"{training.nodes:,} recorded nodes, {often} over them with AdamW. Tokens that were not "
+        "among them share one embedding.\n\n"
         "## Measured quality\n\n"
         f"Top-{shape.top_k} recall on {training.held_out_nodes:,} nodes of texts that were held "
         f"out: {training.recall.mean():.1%}, loss {min(training.held_out_loss):.3f} nats per used "
-        f"expert ({training.held_out_loss[0]:.3f} for a table of each token's experts).\n\n"
+        f"expert ({training.held_out_loss[0]:.3f} before training, from how often each token used "
+        "each expert).\n\n"
         f"| layer | recall |\n| --- | --- |\n{layers}\n"
         f"| depth | recall |\n| --- | --- |\n{depths}"
+        + (f"\n{evaluation}\n" if evaluation else "")
     )

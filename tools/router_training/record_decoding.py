@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from torch import Tensor
+from collections.abc import Callable, Sequence
 
 from specfit_opt.files import Trace
 from specfit_runtime import demo_drafter, demo_model, load_offloaded, offload_of
@@ -15,12 +13,12 @@ __all__ = ["record_decoding"]
 
 
 def record_decoding(
-    prompts: Tensor,
+    prompts: Sequence[Sequence[int]],
     max_new_tokens: int,
     name: str = "",
     progress: Callable[[int, int], None] | None = None,
 ) -> Trace:
-    """Return a trace of the shipped model's continuations of prompts, int64 [N, S].
+    """Return a trace of the shipped model's continuations of prompts.
 
     Its pools have the sizes that policies draft: five levels, four children, four nodes expanded.
     """
@@ -29,7 +27,7 @@ def record_decoding(
         return record_trace(
             model,
             make_drafter(f"eagle3:{demo_drafter()}"),
-            prompts.tolist(),
+            prompts,
             max_new_tokens=max_new_tokens,
             ignore_eos=True,
             states=True,

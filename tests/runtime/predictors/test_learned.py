@@ -78,7 +78,7 @@ class TestPredictions:
         assert likely.dtype == np.float32
         assert likely.shape == (fresh.n_nodes, LAYERS, EXPERTS)
         assert ((likely >= 0) & (likely <= 1)).all()
-        np.testing.assert_allclose(likely.sum(axis=2), TOP_K, atol=1e-3)
+        np.testing.assert_allclose(likely.sum(axis=2), TOP_K, atol=5e-3)
         best = np.take_along_axis(likely, found.astype(np.int64), axis=2)
         assert (np.diff(best, axis=2) <= 0).all()
         assert (best[..., -1] >= np.sort(likely, axis=2)[..., -TOP_K] - 1e-6).all()
