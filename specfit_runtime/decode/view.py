@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from specfit_opt import CostModel
 
 from ..acceptance import AcceptanceCalibrator
-from ..drafters import Drafter
+from ..drafters import DraftLevel
 from ..errors import InvalidInputError
 from ..policies import DraftView
 from ..predictors import DraftNodes, RoutingPredictor
@@ -50,6 +51,23 @@ class Prices:
     rate: float | None
 
 
+class LevelSource(Protocol):
+    """What a view asks of a drafter: see :class:`~specfit_runtime.drafters.Drafter`."""
+
+    @property
+    def max_levels(self) -> int | None:
+        """Levels that a tree can have at most."""
+
+    def root_state(self) -> Tensor | None:
+        """Return the hidden state at the token before the root."""
+
+    def begin(self) -> None:
+        """Start a new tree."""
+
+    def level(self, top_k: int, width: int) -> DraftLevel | None:
+        """Draft one more level."""
+
+
 class CycleView(DraftView):
     """The tree of one cycle.
 
@@ -57,7 +75,7 @@ class CycleView(DraftView):
     ----------
     root : int
         Token id of the last committed token.
-    drafter : Drafter or None
+    drafter : LevelSource or None
         None: nothing can be drafted.
     predictor : RoutingPredictor
     calibrator : AcceptanceCalibrator
@@ -69,7 +87,7 @@ class CycleView(DraftView):
     def __init__(
         self,
         root: int,
-        drafter: Drafter | None,
+        drafter: LevelSource | None,
         predictor: RoutingPredictor,
         calibrator: AcceptanceCalibrator,
         prices: Prices,
@@ -191,6 +209,7 @@ class CycleView(DraftView):
                     self._depth[known:],
                     states=self._unread_states(with_root=not known),
                     prob=self._path_prob[known:],
+                    truth=self._truth(known),
                 )
             )
             self._experts = (
@@ -199,6 +218,10 @@ class CycleView(DraftView):
             self.predict_seconds += perf_counter() - begin
         assert self._experts is not None
         return self._experts[first:]
+
+    def _truth(self, first: int) -> NDArray[np.integer] | None:
+        """Return the true experts of the nodes from ``first`` on; decoding does not know them."""
+        return None
 
     def _unread_states(self, with_root: bool) -> Tensor | None:
         """Return the drafter's states of the nodes that were not predicted yet, or None."""

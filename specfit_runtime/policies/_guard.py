@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +21,22 @@ _MEMORY = 64.0
 _HICCUP = 2.0
 
 
+@dataclass(frozen=True, eq=False)
+class Stock:
+    """What was loaded in vain and may still be repaid.
+
+    Attributes
+    ----------
+    unpaid : ndarray of bool, shape (L, E)
+        Experts that were loaded in vain and may yet be used.
+    repaid : ndarray of float64, shape (L,)
+        Share of a load that each of them is expected to save.
+    """
+
+    unpaid: NDArray[np.bool_]
+    repaid: NDArray[np.float64]
+
+
 class PlainGuard:
     """Runs plain decoding in the mind beside the real thing, and lets speculation lose little.
 
@@ -27,6 +45,8 @@ class PlainGuard:
     it would have had by now (`PlainCache`), and from the plain passes in between, what that would
     have taken (`PlainTime`). The account (`SpeculationBudget`) so includes what a single cycle does
     not show: that experts loaded in vain push out useful ones, and that others serve later tokens.
+    What they are expected to save is entered when they are loaded, and taken out again when the
+    saving itself shows or they are evicted.
     """
 
     def __init__(self) -> None:
@@ -44,6 +64,7 @@ class PlainGuard:
         self._cache: PlainCache | None = None
         self._pass_seconds = 0.0
         self._load_seconds = 0.0
+        self._stock = 0.0
 
     @property
     def allows(self) -> bool:
@@ -58,7 +79,11 @@ class PlainGuard:
         self._pass_seconds = cost.fixed_time + node_time_at(cost, 1)
         self._load_seconds = mean_expert_time(cost)
 
-    def learn(self, outcome: Outcome) -> None:
+    def learn(
+        self,
+        outcome: Outcome,
+        stock: Stock | None = None,
+    ) -> None:
         """Compare a cycle with plain decoding of the same tokens."""
         if self._cache is None:
             return
@@ -80,6 +105,11 @@ class PlainGuard:
         else:
             # A plain pass differs from plain decoding in what it finds in the cache alone.
             gained = plain - self._time.seconds(1.0, misses, *prices)
+        if stock is not None:
+            # What plain decoding would have in its cache too is no advantage.
+            ahead = (stock.unpaid & ~self._cache.resident).sum(axis=1)
+            before, self._stock = self._stock, float(ahead @ stock.repaid)
+            gained += load * (self._stock - before)
         self.budget.settle(plain, len(rows), gained, outcome.levels > 0)
 
 

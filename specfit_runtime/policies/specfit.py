@@ -14,8 +14,9 @@ from specfit_opt.solution import node_time_at
 
 from ..expert_union import expert_union
 from ._bias import WasteBias
-from ._guard import PlainGuard
+from ._guard import PlainGuard, Stock
 from ._pool import for_sizes
+from ._repayment import LoadRepayment
 from ._waste import WastePrices
 from .registry import Choice, DraftView, Outcome, Policy, PolicyKind, positive
 
@@ -51,6 +52,9 @@ class SpecFitPolicy(Policy):
         Most levels to draft, children of each expanded node, and nodes expanded per level.
     guard : bool
         Hold speculation to what plain decoding would have taken, see Notes.
+    repayment : bool
+        With the objective "waste", charge a load in vain only with what the cache is not expected
+        to pay back (`LoadRepayment`).
 
     Raises
     ------
@@ -64,8 +68,10 @@ class SpecFitPolicy(Policy):
     decoding has to load the experts of the text's tokens too. ``"waste"`` charges an expert only
     with the probability that no committed token uses it (`WastePrices`), and a rejected node with
     what such nodes were seen to load beyond the prediction (`WasteBias`); the ratio of tokens to
-    seconds so counted is maximised exactly. The charge per rejected node enters as one per node:
-    ``P / (T + beta (n - P))`` and ``P / (T + beta n)`` have the same maximiser, because the
+    seconds so counted is maximised exactly. A load in vain is repaid if the text comes to use the
+    expert before it is evicted, less what is evicted for it; how often that is so is learned per
+    layer (`LoadRepayment`), and the rest is charged. The charge per rejected node enters as one per
+    node: ``P / (T + beta (n - P))`` and ``P / (T + beta n)`` have the same maximiser, because the
     reciprocals differ by beta.
 
     **Drafting nothing.** Before the first level nothing is known of a position but its root, so
@@ -88,6 +94,7 @@ class SpecFitPolicy(Policy):
         top_k: int = 4,
         width: int = 4,
         guard: bool = True,
+        repayment: bool = True,
         name: str = "specfit",
     ) -> None:
         self.stop = choice_option(stop, "stop", tuple(STOP_RULES))
@@ -96,9 +103,12 @@ class SpecFitPolicy(Policy):
         self.top_k = positive(top_k, "top_k")
         self.width = positive(width, "width")
         self.guarded = bool(guard)
+        self.repaid = bool(repayment) and self.objective == "waste"
         self.name = name
         self._guard = PlainGuard()
         self._bias = WasteBias()
+        self._repayment: LoadRepayment | None = None
+        self._share: NDArray[np.float64] | None = None
         self._search: _Search | None = None
 
     def fresh(self) -> Policy:
@@ -110,16 +120,24 @@ class SpecFitPolicy(Policy):
             top_k=self.top_k,
             width=self.width,
             guard=self.guarded,
+            repayment=self.repaid,
             name=self.name,
         )
 
     def start(self) -> None:
         """Begin another text."""
         self._guard.start()
+        if self._repayment is not None:
+            self._repayment.start()
 
     def choose(self, view: DraftView) -> Choice:
         """Return the best subtree of the levels that the rule had drafted."""
         self._search = None
+        if self.repaid:
+            if self._repayment is None:
+                self._repayment = LoadRepayment(*view.resident.shape)
+            self._repayment.look(view.resident)
+            self._share = self._repayment.share(view.slots)
         if self.guarded:
             self._guard.look(view)
             if not self._guard.allows:
@@ -131,7 +149,7 @@ class SpecFitPolicy(Policy):
         if self.stop == "expected" and self.objective == "waste" and not _may_pay(view, cost):
             reason = "drafting is not expected to pay for its own time"
             return Choice(np.zeros(1, dtype=np.int64), expected_tokens=1.0, reason=reason)
-        search = _Search(view, cost, self.objective)
+        search = _Search(view, cost, self.objective, self._share)
         if self.objective == "waste":
             self._bias.expect(search.root_load)
         reason = self._grow(view, search)
@@ -140,19 +158,22 @@ class SpecFitPolicy(Policy):
 
     def observe(self, outcome: Outcome) -> None:
         """Learn what was loaded in vain, and whether speculation pays."""
+        rows = np.searchsorted(outcome.choice.nodes, outcome.accepted)
+        stock: Stock | None = None
+        if self._repayment is not None and self._share is not None:
+            self._repayment.learn(outcome.experts, rows, outcome.misses)
+            stock = Stock(self._repayment.unpaid, 1.0 - self._share)
         if self.guarded:
-            self._guard.learn(outcome)
+            self._guard.learn(outcome, stock)
         search = self._search
         if search is None or self.objective != "waste" or not outcome.levels:
             return
         if len(outcome.choice.nodes) == 1:
             self._bias.doubt()
             return
-        rows = np.searchsorted(outcome.choice.nodes, outcome.accepted)
         wasted = search.load_time(outcome.experts) - search.load_time(outcome.experts[rows])
-        solution = search.solution
-        rejected = solution.n_selected - solution.expected_tokens
-        self._bias.learn(wasted - solution.transfer_time, rejected)
+        rejected = len(outcome.choice.nodes) - search.solution.expected_tokens
+        self._bias.learn(wasted - search.waste_time(outcome.choice.nodes), rejected)
 
     def _grow(self, view: DraftView, search: _Search) -> str:
         """Draft while the rule says so, and return why it ended."""
@@ -196,25 +217,32 @@ class _Search:
     """
 
     solution: Solution
-    _search: TreeSearch | None
 
-    def __init__(self, view: DraftView, cost: CostModel, objective: str) -> None:
+    def __init__(
+        self,
+        view: DraftView,
+        cost: CostModel,
+        objective: str,
+        share: NDArray[np.float64] | None,
+    ) -> None:
         self._view = view
         self._cost = cost
         self._resident = np.array(view.resident)
-        self._time = cost.expert_table(*self._resident.shape)
-        self._rate = view.rate if objective == "surplus" else None
+        n_layers, n_experts = self._resident.shape
+        self._time = cost.expert_table(n_layers, n_experts)
+        self._share = np.ones(n_layers) if share is None else share
         self._prices = WastePrices(self._time) if objective == "waste" else None
-        self._experts = view.experts()
+        self._root = view.experts()[:1]
         self._drafting = 0.0
-        self._search = self._new(cost) if self._prices is None else None
+        rate = view.rate if objective == "surplus" else None
+        self._search = TreeSearch(cost, n_layers, n_experts, self._resident, rate=rate)
         self.n_nodes = 0
         self.seconds = 0.0
 
     @property
     def root_load(self) -> float:
         """Seconds that the root's predicted experts take to load."""
-        return self.load_time(self._experts[:1])
+        return self.load_time(self._root)
 
     def extend(self, charge: float) -> None:
         """Take in what was drafted since the last call, and solve.
@@ -230,24 +258,17 @@ class _Search:
         parent, path_prob = view.parent, view.path_prob
         drafting = view.draft_time
         self.n_nodes = len(parent)
-        if self._prices is None:
-            assert self._search is not None  # made at construction
-            self.solution = self._search.extend(
-                parent[first:], path_prob[first:], experts, drafting - self._drafting
-            )
-        else:
+        if self._prices is not None:
             if not first:
                 self._prices.extend(parent[:1], path_prob[:1], experts[:1])
             new = max(first, 1)
             if new < self.n_nodes:
                 self._prices.extend(parent[new:], path_prob[new:], experts[new - first :])
-            self._experts = np.concatenate([self._experts, experts]) if first else experts
-            # A level changes the prices of experts that were there before, so the whole tree is
-            # given to a new search.
-            self._search = self._new(self._charged(charge))
-            self.solution = self._search.extend(
-                parent.astype(np.int32), path_prob, self._experts, drafting
-            )
+            # A level changes the prices of experts that were there before, too.
+            self._search.reprice(self._charged(charge))
+        self.solution = self._search.extend(
+            parent[first:].astype(np.int32), path_prob[first:], experts, drafting - self._drafting
+        )
         self._drafting = drafting
         self.seconds += perf_counter() - began
 
@@ -258,7 +279,6 @@ class _Search:
             # The expected rule looks one level ahead and is the stricter one, so the bounds of
             # deeper continuations cannot change what it says.
             levels = 1
-        assert self._search is not None  # extend comes first
         began = perf_counter()
         advice = self._search.advise(
             view.level_time,
@@ -272,6 +292,12 @@ class _Search:
     def load_time(self, experts: NDArray[np.integer]) -> float:
         """Return the seconds that the union of ``experts``, shape (n, L, k), takes to load."""
         return float(self._time[self._missing(experts)].sum())
+
+    def waste_time(self, nodes: NDArray[np.int64]) -> float:
+        """Return the seconds that ``nodes`` are expected to load in vain; objective "waste"."""
+        assert self._prices is not None
+        missing = self._missing(self._view.experts()[nodes])
+        return float(self._prices.table()[missing].sum())
 
     def choice(self, reason: str) -> Choice:
         """Return what was chosen, with predictions at full prices."""
@@ -297,17 +323,16 @@ class _Search:
 
     def _charged(self, charge: float) -> CostModel:
         assert self._prices is not None  # the objective is "waste"
-        cost = self._cost
+        cost, share = self._cost, self._share
         time = cost.node_time
+        # What rejected nodes load beyond the prediction is repaid as the rest is.
+        charge *= float(share.mean())
         if isinstance(time, float):
             time = time + charge
         else:
             time = time + charge * np.arange(len(time))
-        return CostModel(cost.fixed_time, time, self._prices.table(), cost.resident_time)
-
-    def _new(self, cost: CostModel) -> TreeSearch:
-        n_layers, n_experts = self._resident.shape
-        return TreeSearch(cost, n_layers, n_experts, self._resident, rate=self._rate)
+        prices = self._prices.table() * share[:, None]
+        return CostModel(cost.fixed_time, time, prices, cost.resident_time)
 
 
 def _may_pay(view: DraftView, cost: CostModel) -> bool:

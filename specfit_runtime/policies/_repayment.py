@@ -1,0 +1,194 @@
+"""Which part of a load in vain the expert cache pays back, learned while decoding."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..expert_union import expert_union
+
+#: What a token uses an expert with before anything was seen, over what it would if all experts were
+#: alike: experts that a draft uses, and experts that were last used long ago.
+_DRAFTED_GAIN, _EVICTED_GAIN = 2.0, 1.0
+#: Tokens times experts that this stands for, and those that the figure of all layers stands for in
+#: one.
+_POOLED_EXPOSURE, _LAYER_EXPOSURE = 100.0, 30.0
+#: Cycles after which what was seen of loads has lost 63 % of its weight, and tokens that the first
+#: guess, a token that finds none of its experts, stands for.
+_MEMORY, _FIRST_TOKENS = 64.0, 8.0
+
+
+class LoadRepayment:
+    r"""The share of its price that a load in vain costs in the long run, per layer.
+
+    An expert that only rejected nodes used stays in the cache, and the text may use it before it is
+    evicted; the load is then repaid in full. Meanwhile it holds a slot, so that another expert is
+    evicted earlier, which the text may miss. With
+
+    * :math:`h`, the probability per committed token that the text uses a given expert that was
+      loaded in vain,
+    * :math:`g`, the same of an expert that was evicted,
+    * :math:`m`, the loads per committed token,
+    * :math:`\tau = (\mathrm{slots} + \mathrm{free}) / m`, the tokens that an unused expert stays,
+      and :math:`\tau_0 = \mathrm{free} / m`, those until the cache evicts at all,
+
+    a load in vain is repaid with probability :math:`1 - e^{-h \tau}`, and until it is, from
+    :math:`\tau_0` on, it displaces another expert's use at the rate :math:`g`:
+
+    .. math:: \mathrm{share} = e^{-h\tau} + \frac{g}{h} \left( e^{-h\tau_0} - e^{-h\tau} \right),
+
+    at most 1. In a cache that is still filling almost everything is repaid; in a small full one
+    :math:`h` and :math:`g` are alike and almost nothing is. The lifetime is that of first-in
+    first-out and of an unused expert under LRU (Che, Tung and Wang 2002 for the characteristic
+    time); :math:`h` and :math:`g` are uses over exposure, the maximum-likelihood rates of a Poisson
+    process, held to those of all layers where a layer has seen little.
+
+    Parameters
+    ----------
+    n_layers, n_experts : int
+
+    References
+    ----------
+    H. Che, Y. Tung, Z. Wang. Hierarchical Web Caching Systems: Modeling, Design and Experimental
+    Results. IEEE JSAC 20(7), 2002.
+    """
+
+    def __init__(self, n_layers: int, n_experts: int) -> None:
+        self._n_experts = n_experts
+        self._drafted = _Watch(n_layers, n_experts)
+        self._evicted = _Watch(n_layers, n_experts)
+        self._top_k = 0
+        self._tokens = 0.0
+        self._loads = np.zeros(n_layers)
+        self._resident: NDArray[np.bool_] | None = None
+
+    def start(self) -> None:
+        """Take note that another text begins: what was evicted before it says nothing about it."""
+        self._evicted.drop()
+        self._resident = None
+
+    @property
+    def unpaid(self) -> NDArray[np.bool_]:
+        """Experts that were loaded in vain and may yet be used, shape (L, E)."""
+        return self._drafted.watched
+
+    def look(self, resident: NDArray[np.bool_]) -> None:
+        """See the cache before a pass.
+
+        Parameters
+        ----------
+        resident : ndarray of bool, shape (L, E)
+        """
+        self._drafted.end(self._drafted.watched & ~resident, used=False)
+        if self._resident is not None:
+            self._evicted.begin(self._resident & ~resident)
+        self._resident = np.array(resident)
+
+    def share(self, slots: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the share of a load's price that a load in vain costs now, shape (L,).
+
+        Parameters
+        ----------
+        slots : ndarray of int64, shape (L,)
+            Experts of each layer that the cache can hold.
+
+        Notes
+        -----
+        1 before the first pass was learned from: the experts that a token uses are not known then.
+        """
+        assert self._resident is not None  # look comes first
+        if not self._top_k:
+            return np.ones(len(slots))
+        alike = self._top_k / self._n_experts
+        used = self._drafted.rate(_DRAFTED_GAIN * alike)
+        missed = self._evicted.rate(_EVICTED_GAIN * alike)
+        free = np.maximum(slots - self._resident.sum(axis=1), 0)
+        loads = (self._loads + _FIRST_TOKENS * self._top_k) / (self._tokens + _FIRST_TOKENS)
+        late, gone = np.exp(-used * free / loads), np.exp(-used * (free + slots) / loads)
+        share: NDArray[np.float64] = np.minimum(gone + missed / used * (late - gone), 1.0)
+        return share
+
+    def learn(
+        self,
+        experts: NDArray[np.integer],
+        accepted: NDArray[np.integer],
+        misses: NDArray[np.int64],
+    ) -> None:
+        """Take in a pass.
+
+        Parameters
+        ----------
+        experts : ndarray of int, shape (m, L, k)
+            True experts of the nodes that it ran; -1 pads.
+        accepted : ndarray of int, shape (a,)
+            Rows of the accepted ones.
+        misses : ndarray of int64, shape (L,)
+            Experts that it loaded.
+        """
+        assert self._resident is not None  # look comes first
+        self._top_k = experts.shape[2]
+        tokens = len(accepted)
+        used = expert_union(experts, self._n_experts)
+        needed = expert_union(experts[accepted], self._n_experts)
+        for watch in (self._drafted, self._evicted):
+            watch.wait(0.5 * tokens)  # an expert is used somewhere among the pass's tokens
+            watch.end(watch.watched & needed, used=True)
+            watch.wait(0.5 * tokens)
+        # What was evicted and now loaded in vain is watched as that.
+        self._evicted.end(self._evicted.watched & used, used=False)
+        self._drafted.begin(used & ~needed & ~self._resident)
+        keep = 1.0 - 1.0 / _MEMORY
+        self._loads = keep * self._loads + misses
+        self._tokens = keep * self._tokens + tokens
+
+
+class _Watch:
+    """Counts how often watched experts come to be used, and for how long they are watched.
+
+    Attributes
+    ----------
+    watched : ndarray of bool, shape (L, E)
+    """
+
+    def __init__(self, n_layers: int, n_experts: int) -> None:
+        self.watched = np.zeros((n_layers, n_experts), dtype=np.bool_)
+        self._since = np.zeros((n_layers, n_experts))
+        self._clock = 0.0
+        self._uses = np.zeros(n_layers)
+        self._exposure = np.zeros(n_layers)
+
+    def wait(self, tokens: float) -> None:
+        """Let time pass."""
+        self._clock += tokens
+
+    def begin(self, experts: NDArray[np.bool_]) -> None:
+        """Watch more experts."""
+        self.watched |= experts
+        self._since[experts] = self._clock
+
+    def end(self, experts: NDArray[np.bool_], *, used: bool) -> None:
+        """Watch some of the watched no longer, because they were used or for another reason."""
+        self._exposure += self._open(experts)
+        self.watched &= ~experts
+        if used:
+            self._uses += experts.sum(axis=1)
+
+    def drop(self) -> None:
+        """Forget what is watched now as if it had never been."""
+        self.watched[:] = False
+
+    def rate(self, guess: float) -> NDArray[np.float64]:
+        """Return the uses per token of a watched expert, shape (L,); ``guess`` if none was seen."""
+        exposure = self._exposure + self._open(self.watched)
+        pooled = (self._uses.sum() + _POOLED_EXPOSURE * guess) / (
+            exposure.sum() + _POOLED_EXPOSURE
+        )
+        rate: NDArray[np.float64] = (self._uses + _LAYER_EXPOSURE * pooled) / (
+            exposure + _LAYER_EXPOSURE
+        )
+        return rate
+
+    def _open(self, experts: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Return how long ``experts`` have been watched, summed per layer."""
+        since: NDArray[np.float64] = np.where(experts, self._clock - self._since, 0.0).sum(axis=1)
+        return since
