@@ -9,7 +9,7 @@ from . import ar, chain, eagle, ecospec, evict, specfit
 from .registry import Choice, DraftView, Outcome, Policy, PolicyKind
 from .specfit import OBJECTIVES, STOP_RULES, SpecFitPolicy
 
-#: Every kind of policy by its name; ``chain-K`` and ``eagle-N`` take a number.
+#: Every kind of policy by its name; those with a capital letter take a number.
 POLICIES: dict[str, PolicyKind] = {
     kind.name: kind
     for kind in (
@@ -20,6 +20,7 @@ POLICIES: dict[str, PolicyKind] = {
         ecospec.KIND,
         specfit.KIND,
         *(specfit.kind_of(rule) for rule in STOP_RULES),
+        specfit.DEPTH,
     )
 }
 
@@ -31,8 +32,8 @@ def make_policy(policy: str | Policy, **options: Any) -> Policy:
     ----------
     policy : str or Policy
         ``"ar"``, ``"chain-K"`` (``"chain"`` is ``"chain-4"``), ``"eagle-N"`` (``"eagle"`` is
-        ``"eagle-60"``), ``"evict"``, ``"ecospec"``, ``"specfit"``, or ``"specfit-"`` and a stop
-        rule. A Policy is returned as it is.
+        ``"eagle-60"``), ``"evict"``, ``"ecospec"``, ``"specfit"``, ``"specfit-"`` and a stop rule,
+        or ``"specfit-depth-K"``. A Policy is returned as it is.
     **options
         Of the policy; see its file under ``specfit_runtime/policies``.
 

@@ -25,6 +25,7 @@ STOP_RULES = {
     "expected": "stop when the next level is not expected to win",
     "certified": "stop when no continuation can win",
     "naive": "stop once the best value has fallen",
+    "gain-share": "stop when the next level gains less than its share of the pass's tokens",
     "none": "draft every level",
 }
 
@@ -41,11 +42,13 @@ class SpecFitPolicy(Policy):
 
     Parameters
     ----------
-    stop : {"expected", "certified", "naive", "none"}
+    stop : {"expected", "certified", "naive", "gain-share", "none"}
         When to stop drafting, decided before each level. ``"certified"``: if no continuation,
         however long, can beat what is in hand, at the prices of the tree so far. ``"expected"``: as
         certified, and also if one more level is not expected to win at the acceptance seen so far.
-        ``"naive"``: after the first level that lowers the best value. ``"none"``: never.
+        ``"naive"``: after the first level that lowers the best value. ``"gain-share"``: if the next
+        level is expected to gain fewer tokens than its share of the pass's time earns, see Notes.
+        ``"none"``: never; with ``levels`` a fixed depth.
     objective : {"waste", "ratio", "surplus"}
         What the choice maximises, see Notes.
     levels, top_k, width : int
@@ -73,6 +76,13 @@ class SpecFitPolicy(Policy):
     layer (`LoadRepayment`), and the rest is charged. The charge per rejected node enters as one per
     node: ``P / (T + beta (n - P))`` and ``P / (T + beta n)`` have the same maximiser, because the
     reciprocals differ by beta.
+
+    **Gain share.** With P tokens expected of the best subtree so far and T predicted seconds of its
+    whole cycle, a level that takes t seconds is drafted if its expected gain is at least P t / T,
+    so that drafting it earns no less than the pass as a whole. The gain is that of the verified
+    nodes: a token for each node of the subtree that the level would extend, by its path probability
+    and the acceptance seen so far at the depth. What verifying the new nodes and loading their
+    experts takes is not asked. This is how drafting is reported to be stopped by EAGLE-4.
 
     **Drafting nothing.** Before the first level nothing is known of a position but its root, so
     there the expected rule takes the child to cause no loads, and what speculation brought so far
@@ -187,8 +197,11 @@ class SpecFitPolicy(Policy):
                 left = min(left, view.max_levels - view.levels)
             if left < 1:
                 return "the drafter drafts no deeper"
-            if self.stop in ("expected", "certified") and not decided:
-                go, reason = search.advice(left, self.stop == "expected")
+            if self.stop in ("expected", "certified", "gain-share") and not decided:
+                if self.stop == "gain-share":
+                    go, reason = search.gain_share()
+                else:
+                    go, reason = search.advice(left, self.stop == "expected")
                 if not go:
                     return reason
             decided = False
@@ -289,6 +302,19 @@ class _Search:
         self.seconds += perf_counter() - began
         return advice.go, advice.reason
 
+    def gain_share(self) -> tuple[bool, str]:
+        """Return whether another level gains its share of the pass's tokens, and why."""
+        began = perf_counter()
+        view, solution = self._view, self.solution
+        chance = view.acceptance
+        extended = view.frontier[solution.mask[view.frontier]]
+        gain = float(view.path_prob[extended].sum()) * chance[min(view.levels + 1, len(chance) - 1)]
+        seconds, _ = self._predicted(solution.nodes)
+        share = solution.expected_tokens * view.level_time / seconds
+        self.seconds += perf_counter() - began
+        reason = f"one more level is expected to gain {gain:.6g} tokens, its share is {share:.6g}"
+        return gain >= share, reason
+
     def load_time(self, experts: NDArray[np.integer]) -> float:
         """Return the seconds that the union of ``experts``, shape (n, L, k), takes to load."""
         return float(self._time[self._missing(experts)].sum())
@@ -304,19 +330,23 @@ class _Search:
         began = perf_counter()
         solution = self.solution
         nodes = solution.nodes
-        missing = self._missing(self._view.experts()[nodes])
-        compute = self._cost.fixed_time + node_time_at(self._cost, len(nodes))
-        loading = float(self._time[missing].sum())
+        seconds, missing = self._predicted(nodes)
         self.seconds += perf_counter() - began
         return Choice(
             nodes,
             objective=solution.objective,
             expected_tokens=solution.expected_tokens,
-            predicted_time=compute + self._drafting + loading,
+            predicted_time=seconds,
             predicted_misses=missing.sum(axis=1),
             search_seconds=self.seconds,
             reason=reason,
         )
+
+    def _predicted(self, nodes: NDArray[np.int64]) -> tuple[float, NDArray[np.bool_]]:
+        """Return the seconds of the whole cycle at full prices, and what it loads, (L, E)."""
+        missing = self._missing(self._view.experts()[nodes])
+        compute = self._cost.fixed_time + node_time_at(self._cost, len(nodes))
+        return compute + self._drafting + float(self._time[missing].sum()), missing
 
     def _missing(self, experts: NDArray[np.integer]) -> NDArray[np.bool_]:
         return expert_union(experts, self._resident.shape[1]) & ~self._resident
@@ -369,6 +399,11 @@ def kind_of(stop: str) -> PolicyKind:
     )
 
 
+def _make_depth(number: int | None, **options: Any) -> Policy:
+    levels = positive(number, "the depth of a draft")
+    return SpecFitPolicy("none", levels=levels, name=f"specfit-depth-{levels}", **options)
+
+
 _SOURCE = "SpecFit (arXiv 2610.15417); sections on stopping and on the long run of the theory page"
 
 KIND = PolicyKind(
@@ -376,4 +411,12 @@ KIND = PolicyKind(
     make=_make,
     summary="exact choice level by level, drafting as long as it is expected to pay",
     source=_SOURCE,
+)
+
+DEPTH = PolicyKind(
+    name="specfit-depth-K",
+    make=_make_depth,
+    summary="exact choice from K drafted levels",
+    source=_SOURCE,
+    default=4,
 )

@@ -176,6 +176,37 @@ def test_naive_goes_on_while_the_value_merely_stands_still() -> None:
     assert policy.choose(pool, PassState(resident, dear, 0.1, None)).levels == 1
 
 
+@pytest.mark.parametrize(("draft_time", "levels"), [(0.6, 0), (0.4, 1), (0.3, 2), (0.2, 3)])
+def test_gain_share_by_hand(draft_time: float, levels: int) -> None:
+    # Before anything is learned half of all children are taken: a gain of 0.5 tokens by the first
+    # level and 0.45 by each other. With d levels 1 + 0.9 d tokens are in hand, in 1 + d t seconds.
+    pool = Pool.of(_line([True] * 5, prob=0.9).cycle(0))
+    state = PassState(np.array([[True]]), CostModel(1.0, 0.0, 1.0), draft_time, None)
+    choice = make_policy("specfit-gain-share").choose(pool, state)
+    assert choice.levels == levels
+    assert int(choice.mask.sum()) == levels + 1
+
+
+def test_gain_share_learns_acceptance() -> None:
+    pool = Pool.of(_line([True] * 5, prob=0.9).cycle(0))
+    state = PassState(np.array([[True]]), CostModel(1.0, 0.0, 1.0), 0.6, None)
+    policy = make_policy("specfit-gain-share").fresh()
+    for _ in range(4):
+        policy.observe(pool, Choice(np.ones(5, dtype=np.bool_), 4))
+    assert policy.choose(pool, state).levels > 0  # none before
+
+
+@pytest.mark.parametrize("objective", ["ratio", "surplus"])
+def test_a_fixed_depth_is_the_exact_choice_from_so_many_levels(objective: str) -> None:
+    policy = make_policy("specfit-depth-2", objective).fresh()
+    for pool, state in _states(29, 40):
+        choice = policy.choose(pool, state)
+        assert choice.levels == min(2, pool.n_levels)
+        if objective == "ratio":
+            value = _values_by_level(pool, state, None)[choice.levels]
+            assert _ratio(pool, state, choice) == pytest.approx(value)
+
+
 def test_acceptance_is_learned_from_what_a_run_would_see() -> None:
     policy = SpecfitPolicy("expected")
     assert policy.acceptance(2) == [0.5, 0.5, 0.5]
@@ -237,6 +268,7 @@ def test_names() -> None:
         assert kind.source
         if not kind.takes_objective:
             continue
+        name = name.replace("-K", "-3")
         assert make_policy(name).name == name
         assert make_policy(name).objective == "ratio"
         for policy in (make_policy(f"{name}-surplus"), make_policy(name, "surplus")):
@@ -282,6 +314,8 @@ def test_default_policies_fit_the_pools() -> None:
         ("root", "policy 'root' is unknown"),
         ("chain-0", "policy chain-0: the number must be at least 1"),
         ("eagle-0", "policy eagle-0: the number must be at least 1"),
+        ("specfit-depth-0", "policy specfit-depth-0: the number must be at least 1"),
+        ("specfit-depth-K", "policy 'specfit-depth-K' is unknown"),
         ("ar-surplus", "policy ar maximises nothing; drop the suffix -surplus"),
         ("chain-2-surplus", "policy chain-2 maximises nothing"),
         ("", "policy '' is unknown"),
@@ -305,5 +339,7 @@ def test_fixed_policies_that_the_pools_cannot_serve() -> None:
     trace = random_trace(np.random.default_rng(1), max_nodes=6)
     with pytest.raises(InvalidInputError, match=r"policy chain-6 needs 6 levels but the trace's"):
         replay(trace, policies=["chain-6"])
+    with pytest.raises(InvalidInputError, match=r"policy specfit-depth-6 needs 6 levels but"):
+        replay(trace, policies=["specfit-depth-6"])
     with pytest.raises(InvalidInputError, match=r"policy eagle-7 needs 7 nodes but the trace's"):
         replay(trace, policies=["eagle-7"])

@@ -17,7 +17,7 @@ OBJECTIVES = ("ratio", "surplus")
 # Enumeration cannot cope with pools, and the root alone after drafting it all is `ar`, only slower.
 _NO_POLICY = ("brute", "root")
 
-#: Every kind of policy by its name; ``chain-K`` and ``eagle-N`` take a number.
+#: Every kind of policy by its name; those with a capital letter take a number.
 POLICIES: dict[str, PolicyKind] = {
     kind.name: kind
     for kind in (
@@ -26,6 +26,7 @@ POLICIES: dict[str, PolicyKind] = {
         eagle.KIND,
         *(method.kind_of(m) for name, m in METHODS.items() if name not in _NO_POLICY),
         *(specfit.kind_of(rule) for rule in STOP_RULES),
+        specfit.DEPTH,
     )
 }
 
@@ -41,15 +42,17 @@ FIXED_POLICIES = (
     "eagle-60",
 )
 
-# `mip` is slow and chooses what `exact` chooses, as `specfit-none` does; `eagle` is `eagle-60`.
-_NOT_BY_DEFAULT = ("mip", "specfit-none", "eagle")
+# `mip` is slow and chooses what `exact` chooses, as `specfit-none` does; `eagle` is `eagle-60`. The
+# last two serve comparisons of stop rules.
+_NOT_BY_DEFAULT = ("mip", "specfit-none", "eagle", "specfit-gain-share", "specfit-depth-K")
 
 
 def default_policies(n_levels: int, n_nodes: int) -> list[str]:
     """Return the fixed policies that pools of this depth and size can serve, and all others.
 
     Left out are those that repeat another: ``mip`` and ``specfit-none`` choose what ``exact`` does,
-    and ``eagle`` is ``eagle-60``.
+    and ``eagle`` is ``eagle-60``; and ``specfit-gain-share`` and ``specfit-depth-K``, which serve
+    comparisons of stop rules.
     """
     names = []
     for name in FIXED_POLICIES:
@@ -72,9 +75,9 @@ def make_policy(policy: str | Policy, objective: str = "ratio") -> Policy:
     Parameters
     ----------
     policy : str or Policy
-        ``ar``, ``chain-4``, ``eagle-60``, a method's name, or ``specfit-`` and a stop rule. The
-        suffix ``-surplus`` maximises the surplus whatever ``objective`` says. A Policy is returned
-        as it is.
+        ``ar``, ``chain-4``, ``eagle-60``, a method's name, ``specfit-`` and a stop rule, or
+        ``specfit-depth-3``. The suffix ``-surplus`` maximises the surplus whatever ``objective``
+        says. A Policy is returned as it is.
     objective : str
         ``"ratio"`` or ``"surplus"``; ignored by policies that maximise neither.
 

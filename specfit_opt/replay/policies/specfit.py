@@ -7,7 +7,7 @@ import numpy as np
 from ...errors import InvalidInputError
 from ...search import TreeSearch
 from ..pool import Pool
-from .registry import Choice, PassState, Policy, PolicyKind
+from .registry import Choice, PassState, Policy, PolicyKind, positive
 
 #: The stop rules and what they do.
 STOP_RULES = {
@@ -15,6 +15,7 @@ STOP_RULES = {
     "naive": "stop once the best value has fallen",
     "certified": "stop when no continuation can win",
     "expected": "stop when the next level is not expected to win",
+    "gain-share": "stop when the next level gains less than its share of the pass's tokens",
 }
 
 
@@ -27,9 +28,13 @@ class SpecfitPolicy(Policy):
         When to stop drafting. ``"none"``: never. ``"naive"``: after the first level that lowers the
         best value. ``"certified"``: before a level if no continuation, however long, can beat what
         is in hand. ``"expected"``: as certified, and also if the next level is not expected to win
-        at the acceptance seen so far.
+        at the acceptance seen so far. ``"gain-share"``: before a level if the tokens that it is
+        expected to add to the best subtree so far are fewer than that subtree expects in the time
+        that drafting the level takes.
     objective : str
         ``"ratio"``, or ``"surplus"`` at the running rate.
+    levels : int, optional
+        Most levels to draft; with the rule "none" a fixed depth, after which the policy is named.
 
     Notes
     -----
@@ -38,20 +43,31 @@ class SpecfitPolicy(Policy):
     (hits + 1) / (trials + 2).
     """
 
-    def __init__(self, rule: str, objective: str = "ratio") -> None:
+    def __init__(self, rule: str, objective: str = "ratio", levels: int | None = None) -> None:
         if rule not in STOP_RULES:
             raise InvalidInputError(
                 f"stop rule {rule!r} is unknown; the rules are {', '.join(STOP_RULES)}"
             )
         self.rule = rule
         self.objective = objective
-        self.name = f"specfit-{rule}" + ("-surplus" if objective == "surplus" else "")
+        self.levels = levels
+        fixed = rule == "none" and levels is not None
+        self.name = f"specfit-depth-{levels}" if fixed else f"specfit-{rule}"
+        self.name += "-surplus" if objective == "surplus" else ""
         self._hits: list[int] = []
         self._trials: list[int] = []
 
     def fresh(self) -> Policy:
         """Return the policy without the acceptance that it has learned."""
-        return SpecfitPolicy(self.rule, self.objective)
+        return SpecfitPolicy(self.rule, self.objective, self.levels)
+
+    def check(self, n_levels: int, n_nodes: int) -> None:
+        """Raise InvalidInputError if no pool is as deep as the policy may draft."""
+        if self.levels is not None and self.levels > n_levels:
+            raise InvalidInputError(
+                f"policy {self.name} needs {self.levels} levels but the trace's pools have "
+                f"{n_levels}; draft fewer"
+            )
 
     def choose(self, pool: Pool, state: PassState) -> Choice:
         """Return the best subtree of the levels that the rule had drafted."""
@@ -68,8 +84,9 @@ class SpecfitPolicy(Policy):
         number = np.full(tree.n_nodes + 1, -1, dtype=np.int32)
         order: list[int] = []
         drafted = 0
-        for level, nodes in enumerate(pool.levels):
-            if level and not self._goes_on(search, pool, state, level, number):
+        last = pool.n_levels if self.levels is None else self.levels
+        for level, nodes in enumerate(pool.levels[: last + 1]):
+            if level and not self._goes_on(search, pool, state, level, last, number):
                 break
             drafted = level
             number[nodes] = np.arange(len(order), len(order) + len(nodes), dtype=np.int32)
@@ -89,7 +106,7 @@ class SpecfitPolicy(Policy):
 
     def observe(self, pool: Pool, choice: Choice) -> None:
         """Count, per depth, how often a drafted child was the target's token."""
-        if self.rule != "expected":
+        if self.rule not in ("expected", "gain-share"):
             return
         reached = choice.mask & pool.accepted & pool.expanded
         for node in np.flatnonzero(reached):
@@ -109,17 +126,29 @@ class SpecfitPolicy(Policy):
         return [(h + 1) / (t + 2) for h, t in zip(hits, trials, strict=True)]
 
     def _goes_on(
-        self, search: TreeSearch, pool: Pool, state: PassState, level: int, number: np.ndarray
+        self,
+        search: TreeSearch,
+        pool: Pool,
+        state: PassState,
+        level: int,
+        last: int,
+        number: np.ndarray,
     ) -> bool:
-        if self.rule not in ("certified", "expected"):
+        if self.rule in ("none", "naive"):
             return True
         above = pool.levels[level - 1]
+        expanded = above[pool.expanded[above]]
+        frontier = number[expanded]
+        if self.rule == "gain-share":
+            solution = search.solution
+            extended = expanded[solution.mask[frontier]]
+            chance = self.acceptance(level)[level]
+            gain = float(pool.tree.path_prob[extended].sum()) * chance
+            share = solution.expected_tokens * state.draft_time / solution.cycle_time
+            return gain >= share
         acceptance = self.acceptance(pool.n_levels) if self.rule == "expected" else None
         return search.advise(
-            state.draft_time,
-            acceptance,
-            levels=pool.n_levels - level + 1,
-            frontier=number[above[pool.expanded[above]]],
+            state.draft_time, acceptance, levels=last - level + 1, frontier=frontier
         ).go
 
 
@@ -136,3 +165,16 @@ def kind_of(rule: str) -> PolicyKind:
         source="SpecFit (arXiv 2610.15417); section on stopping of the theory page",
         takes_objective=True,
     )
+
+
+def _make_depth(number: int | None, objective: str) -> Policy:
+    return SpecfitPolicy("none", objective, positive(number, "specfit-depth"))
+
+
+DEPTH = PolicyKind(
+    name="specfit-depth-K",
+    make=_make_depth,
+    summary="exact choice from K drafted levels",
+    source="SpecFit (arXiv 2610.15417); section on stopping of the theory page",
+    takes_objective=True,
+)

@@ -144,6 +144,9 @@ def test_sizes_that_were_never_measured_are_not_verified(name: str) -> None:
         ("ecospec", "ecospec"),
         ("specfit", "specfit"),
         ("specfit-certified", "specfit-certified"),
+        ("specfit-gain-share", "specfit-gain-share"),
+        ("specfit-depth", "specfit-depth-4"),
+        ("specfit-depth-2", "specfit-depth-2"),
     ],
 )
 def test_names(name: str, expected: str) -> None:
@@ -158,6 +161,8 @@ def test_names(name: str, expected: str) -> None:
         ("best", {}, "the policies are ar, chain-K"),
         ("chain-0", {}, "length of a chain must be an integer of at least 1"),
         ("eagle-0", {}, "size of an EAGLE tree"),
+        ("specfit-depth-0", {}, "depth of a draft must be an integer of at least 1"),
+        ("specfit-depth-2", {"levels": 3}, "policy 'specfit-depth-2'"),
         ("chain-x", {}, "unknown"),
         ("ar", {"levels": 3}, "policy 'ar'"),
         ("specfit", {"stop": "never"}, "stop"),

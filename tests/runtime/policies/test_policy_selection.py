@@ -226,6 +226,62 @@ class TestStopping:
         SpecFitPolicy("none", guard=False).choose(view)
         assert view.levels == 3
 
+    @pytest.mark.parametrize(("second", "levels"), [(0.9, 2), (0.88, 1)])
+    def test_gain_share_by_hand(self, second: float, levels: int) -> None:
+        # Level 1: a gain of 0.6 tokens; its share of 1 token in 1 s is 0.5. Level 2: 0.6 x second,
+        # the share of 1.6 tokens in 1.5 s is 0.533. Level 3: 0.3, of 1.9 tokens in 2 s 0.475.
+        view = FakeView(
+            [[(0, 0.6)], [(1, 0.5)], [(2, 1.0)]],
+            cost_model=CostModel(1.0, 0.0, np.full(2, 0.1)),
+            resident=np.ones((2, 6), dtype=np.bool_),
+            level_time=0.5,
+            acceptance=(0.0, 0.6, second, 1.0),
+        )
+        choice = SpecFitPolicy("gain-share", guard=False).choose(view)
+        assert view.levels == levels
+        assert choice.nodes.tolist() == list(range(levels + 1))
+        assert "its share is" in choice.reason
+
+    def test_gain_share_takes_the_loads_of_the_pass_into_its_time(self) -> None:
+        # As above, but the pass also loads four experts of 0.1 s: 1.6 tokens in 1.9 s, 0.421 for
+        # level 2 (0.528 gained); then 1.9 tokens in 2.4 s, 0.396 for level 3 (0.3 gained).
+        view = FakeView(
+            [[(0, 0.6)], [(1, 0.5)], [(2, 1.0)]],
+            cost_model=CostModel(1.0, 0.0, np.full(2, 0.1)),
+            level_time=0.5,
+            acceptance=(0.0, 0.6, 0.88, 1.0),
+        )
+        view.all_experts[:] = view.all_experts[0]
+        SpecFitPolicy("gain-share", guard=False).choose(view)
+        assert view.levels == 2
+
+    def test_gain_share_counts_no_gain_behind_a_node_that_is_not_verified(self) -> None:
+        view = FakeView(
+            [[(0, 0.6)], [(1, 0.9)]],
+            cost_model=CostModel(1.0, 0.0, np.full(2, 100.0)),
+            level_time=1e-6,
+            acceptance=(1.0,),
+        )
+        view.all_experts[0], view.all_experts[1:] = [0, 1], [2, 3]
+        choice = SpecFitPolicy("gain-share", objective="ratio", guard=False).choose(view)
+        assert choice.nodes.tolist() == [0]
+        assert view.levels == 1
+
+    @pytest.mark.parametrize("depth", [1, 2, 3])
+    def test_a_fixed_depth_is_drafted_whatever_it_brings(self, depth: int) -> None:
+        view = FakeView([[(0, 0.001)], [(1, 0.1)], [(2, 0.1)], [(3, 0.1)]], level_time=5.0)
+        make_policy(f"specfit-depth-{depth}", guard=False).choose(view)
+        assert view.levels == depth
+
+    @given(seed=st.integers(0, 100_000), depth=st.integers(1, 3))
+    def test_a_fixed_depth_chooses_exactly(self, seed: int, depth: int) -> None:
+        view = random_view(seed)
+        policy = make_policy(f"specfit-depth-{depth}", objective="ratio", guard=False)
+        choice = policy.choose(view)
+        expected = solve(*drawn(view))
+        assert choice.objective == pytest.approx(expected.objective, rel=1e-9, abs=1e-9)
+        assert choice.nodes.tolist() == expected.nodes.tolist()
+
     def test_a_limit_of_levels_is_kept(self) -> None:
         view = FakeView(LEVELS, acceptance=(1.0,), level_time=1e-6)
         SpecFitPolicy("none", levels=2, guard=False).choose(view)
