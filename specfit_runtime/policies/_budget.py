@@ -6,6 +6,9 @@ import math
 
 #: Plain passes that show how long one takes, before anything else.
 _FIRST = 3
+#: Cycles after which what was seen of a pass has lost 63 % of its weight: few, because a cache that
+#: fills makes passes much shorter.
+_UNIT_MEMORY = 8.0
 #: Speculative cycles after which what was seen has lost 63 % of its weight, and those that it takes
 #: for a verdict on the mean.
 _MEMORY, _VERDICT = 64.0, 32
@@ -95,7 +98,7 @@ class SpeculationBudget:
             self._first -= 1
             self._unit = min(self._unit, per_token)
             return
-        self._unit += (per_token - self._unit) / 32.0
+        self._unit += (per_token - self._unit) / _UNIT_MEMORY
         if self._left or self._text_left:
             self._left = max(self._left - 1, 0)
             self._text_left = max(self._text_left - 1, 0)

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from ..expert_union import expert_union
 
-#: What a token uses an expert with before anything was seen, over what it would if all experts were
-#: alike: experts that a draft uses, and experts that were last used long ago.
+#: How likely a token uses an expert before anything was seen of such experts, over what it is for
+#: any expert that is not in the cache: experts that a draft uses, and experts that were evicted.
 _DRAFTED_GAIN, _EVICTED_GAIN = 2.0, 1.0
 #: Tokens times experts that this stands for, and those that the figure of all layers stands for in
 #: one.
@@ -60,6 +60,7 @@ class LoadRepayment:
         self._top_k = 0
         self._tokens = 0.0
         self._loads = np.zeros(n_layers)
+        self._needed = np.zeros(n_layers)
         self._resident: NDArray[np.bool_] | None = None
 
     def start(self) -> None:
@@ -99,11 +100,14 @@ class LoadRepayment:
         assert self._resident is not None  # look comes first
         if not self._top_k:
             return np.ones(len(slots))
-        alike = self._top_k / self._n_experts
-        used = self._drafted.rate(_DRAFTED_GAIN * alike)
-        missed = self._evicted.rate(_EVICTED_GAIN * alike)
-        free = np.maximum(slots - self._resident.sum(axis=1), 0)
-        loads = (self._loads + _FIRST_TOKENS * self._top_k) / (self._tokens + _FIRST_TOKENS)
+        held = self._resident.sum(axis=1)
+        free = np.maximum(slots - held, 0)
+        first, tokens = _FIRST_TOKENS * self._top_k, self._tokens + _FIRST_TOKENS
+        loads = (self._loads + first) / tokens
+        # What the text uses of the experts that are not in the cache, spread evenly over them.
+        any_other = (self._needed + first) / tokens / np.maximum(self._n_experts - held, 1)
+        used = self._drafted.rate(_DRAFTED_GAIN * any_other)
+        missed = self._evicted.rate(_EVICTED_GAIN * any_other)
         late, gone = np.exp(-used * free / loads), np.exp(-used * (free + slots) / loads)
         share: NDArray[np.float64] = np.minimum(gone + missed / used * (late - gone), 1.0)
         return share
@@ -139,6 +143,7 @@ class LoadRepayment:
         self._drafted.begin(used & ~needed & ~self._resident)
         keep = 1.0 - 1.0 / _MEMORY
         self._loads = keep * self._loads + misses
+        self._needed = keep * self._needed + (needed & ~self._resident).sum(axis=1)
         self._tokens = keep * self._tokens + tokens
 
 
@@ -177,10 +182,16 @@ class _Watch:
         """Forget what is watched now as if it had never been."""
         self.watched[:] = False
 
-    def rate(self, guess: float) -> NDArray[np.float64]:
-        """Return the uses per token of a watched expert, shape (L,); ``guess`` if none was seen."""
+    def rate(self, guess: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the uses per token of a watched expert, shape (L,).
+
+        Parameters
+        ----------
+        guess : ndarray of float64, shape (L,)
+            Of it before any was watched.
+        """
         exposure = self._exposure + self._open(self.watched)
-        pooled = (self._uses.sum() + _POOLED_EXPOSURE * guess) / (
+        pooled = (self._uses.sum() + _POOLED_EXPOSURE * guess.mean()) / (
             exposure.sum() + _POOLED_EXPOSURE
         )
         rate: NDArray[np.float64] = (self._uses + _LAYER_EXPOSURE * pooled) / (
