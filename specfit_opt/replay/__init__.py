@@ -13,8 +13,9 @@ from .policies import (
     make_policy,
 )
 from .result import ReplayResult
+from .setting import DEFAULT_CACHE, ReplaySetting
 from .summary import PolicySummary, replay_table, summarise
-from .walk import DEFAULT_CACHE, WARMUP, replay
+from .walk import WARMUP, replay
 
 __all__ = [
     "CACHES",
@@ -26,6 +27,7 @@ __all__ = [
     "Policy",
     "PolicySummary",
     "ReplayResult",
+    "ReplaySetting",
     "default_policies",
     "make_policy",
     "replay",

@@ -10,24 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..cost import CostModel
 from ..errors import InvalidInputError
 from ..files import Trace
-from ..instance import check_sizes
-from ..profiles import HardwareProfile, load_profile
-from ..profiles.profile import checked_count, checked_expert_bytes
+from ..profiles import HardwareProfile
 from ..solution import node_time_at
-from .cache_size import slots_of
-from .caches import CacheKind, get_cache
 from .policies import Choice, PassState, Policy, default_policies, make_policies
 from .pool import Pool
 from .result import ReplayResult
+from .setting import ReplaySetting
 
 #: Positions at the start of a prompt that are decoded plainly and not counted.
 WARMUP = 12
-
-#: Cache sizes when none is given.
-DEFAULT_CACHE = ("12.5%", "25%", "50%")
 
 
 def replay(
@@ -104,33 +97,22 @@ def replay(
     >>> [(r.policy, r.slots) for r in results]
     [('ar', 32), ('chain-2', 32)]
     """
-    machine = load_profile(profile)
-    repeat = (
-        machine.layer_repeat
-        if layer_repeat is None
-        else checked_count(layer_repeat, "layer_repeat")
+    check_warmup(warmup)
+    setting = ReplaySetting.of(
+        trace,
+        profile,
+        cache=cache,
+        expert_bytes=expert_bytes,
+        layer_repeat=layer_repeat,
+        cache_policy=cache_policy,
     )
-    if expert_bytes is None:
-        expert_bytes = machine.expert_bytes if trace.expert_bytes is None else trace.expert_bytes
-    layer_bytes = checked_expert_bytes(expert_bytes, trace.n_layers, trace.n_experts)
-    if layer_bytes.ndim != 1:
-        raise InvalidInputError("a replay takes expert_bytes per layer, not per expert")
-    if warmup != int(warmup) or warmup < 0:
-        raise InvalidInputError(f"warmup must be a number of positions >= 0, got {warmup!r}")
-    cost = machine.cost_model(trace.n_layers, trace.n_experts, layer_bytes, layer_repeat=repeat)
     n_nodes = int(np.diff(trace.cycle_start).max())
-    check_sizes(cost, 1, n_nodes)
-    if not math.isfinite(node_time_at(cost, 1)):
-        raise InvalidInputError(
-            f"profile {machine.name}: node_time forbids one node, but prompts begin with plain "
-            "decoding"
-        )
     if policies is None:
         policies = default_policies(trace.max_depth, n_nodes)
     chosen = make_policies(policies, objective)
     for policy in chosen:
         policy.check(trace.max_depth, n_nodes)
-    kind, sizes = _cache_sizes(machine, cache_policy, cache, trace.n_experts, layer_bytes, repeat)
+    kind = setting.cache
     if kind.clairvoyant:
         for policy in chosen:
             if not policy.fixed:
@@ -140,8 +122,8 @@ def replay(
                     "ar, chain-4 or eagle-8"
                 )
     runs = [
-        _Run(trace, policy.fresh(), machine, cost, kind, slots, layer_bytes * repeat)
-        for slots in sizes
+        _Run(trace, policy.fresh(), setting, slots)
+        for slots in setting.slots
         for policy in chosen
     ]
     done, total = 0, trace.n_cycles * len(runs)
@@ -156,7 +138,19 @@ def replay(
                 at += step
                 if progress is not None:
                     progress(done, total)
-    return [run.result(repeat) for run in runs]
+    return [run.result(setting.layer_repeat) for run in runs]
+
+
+def check_warmup(warmup: int) -> None:
+    """Check the number of positions that are decoded plainly.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is no whole number of at least 0.
+    """
+    if warmup != int(warmup) or warmup < 0:
+        raise InvalidInputError(f"warmup must be a number of positions >= 0, got {warmup!r}")
 
 
 class _Pools(dict[int, Pool]):
@@ -178,20 +172,17 @@ class _Run:
         self,
         trace: Trace,
         policy: Policy,
-        machine: HardwareProfile,
-        cost: CostModel,
-        kind: CacheKind,
+        setting: ReplaySetting,
         slots: int,
-        layer_bytes: NDArray[np.float64],
     ) -> None:
         self.trace = trace
         self.policy = policy
-        self.machine = machine
-        self.cost = cost
-        self.kind = kind
+        self.machine = setting.machine
+        self.cost = setting.cost
+        self.kind = setting.cache
         self.slots = slots
-        self.layer_bytes = layer_bytes
-        self.layer_time = cost.expert_time
+        self.layer_bytes = setting.layer_bytes
+        self.layer_time = setting.cost.expert_time
         self.prompts = self.passes = self.tokens = self.nodes = self.levels = 0
         self.misses = self.hits = self.bytes = 0
         self.predicted = self.compute = self.drafting = self.transfer = 0.0
@@ -293,28 +284,3 @@ class _Run:
             draft_seconds=self.drafting,
             transfer_seconds=self.transfer,
         )
-
-
-def _cache_sizes(
-    machine: HardwareProfile,
-    cache_policy: str,
-    cache: int | str | Sequence[int | str] | None,
-    n_experts: int,
-    layer_bytes: NDArray[np.float64],
-    layer_repeat: int,
-) -> tuple[CacheKind, list[int]]:
-    if machine.experts_resident:
-        if cache is not None:
-            raise InvalidInputError(
-                f"profile {machine.name} keeps all experts resident, so there is no cache to size; "
-                "leave the cache size out"
-            )
-        return get_cache("resident"), [n_experts]
-    if cache is None:
-        cache = DEFAULT_CACHE
-    elif isinstance(cache, (int, str)):
-        cache = [cache]
-    sizes = [slots_of(size, n_experts, layer_bytes, layer_repeat) for size in cache]
-    if not sizes:
-        raise InvalidInputError("no cache size was given; name at least one")
-    return get_cache(cache_policy), list(dict.fromkeys(sizes))

@@ -1,0 +1,115 @@
+"""What a replay runs on: the machine, its prices for a trace's experts, and its caches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..cost import CostModel
+from ..errors import InvalidInputError
+from ..files import Trace
+from ..instance import check_sizes
+from ..profiles import HardwareProfile, load_profile
+from ..profiles.profile import checked_count, checked_expert_bytes
+from ..solution import node_time_at
+from .cache_size import slots_of
+from .caches import CacheKind, get_cache
+
+#: Cache sizes when none is given.
+DEFAULT_CACHE = ("12.5%", "25%", "50%")
+
+
+@dataclass(frozen=True, eq=False)
+class ReplaySetting:
+    """One machine, as a trace's replay meets it.
+
+    Attributes
+    ----------
+    machine : HardwareProfile
+    cost : CostModel
+        Of a pass without drafting.
+    cache : CacheKind
+    slots : tuple of int
+        Cache sizes to be tried, experts per layer.
+    layer_bytes : ndarray of float64, shape (L,)
+        Bytes of one expert of each recorded layer, times ``layer_repeat``.
+    layer_repeat : int
+        Layers that each recorded one stands for.
+    """
+
+    machine: HardwareProfile
+    cost: CostModel
+    cache: CacheKind
+    slots: tuple[int, ...]
+    layer_bytes: NDArray[np.float64]
+    layer_repeat: int
+
+    @classmethod
+    def of(
+        cls,
+        trace: Trace,
+        profile: str | PathLike[str] | HardwareProfile,
+        *,
+        cache: int | str | Sequence[int | str] | None,
+        expert_bytes: ArrayLike | None,
+        layer_repeat: int | None,
+        cache_policy: str,
+    ) -> ReplaySetting:
+        """Return the setting of a trace; the arguments are those of :func:`replay`.
+
+        Raises
+        ------
+        InvalidInputError
+            As :func:`replay` does for these arguments.
+        """
+        machine = load_profile(profile)
+        repeat = (
+            machine.layer_repeat
+            if layer_repeat is None
+            else checked_count(layer_repeat, "layer_repeat")
+        )
+        if expert_bytes is None:
+            known = trace.expert_bytes
+            expert_bytes = machine.expert_bytes if known is None else known
+        layer_bytes = checked_expert_bytes(expert_bytes, trace.n_layers, trace.n_experts)
+        if layer_bytes.ndim != 1:
+            raise InvalidInputError("a replay takes expert_bytes per layer, not per expert")
+        cost = machine.cost_model(trace.n_layers, trace.n_experts, layer_bytes, layer_repeat=repeat)
+        check_sizes(cost, 1, int(np.diff(trace.cycle_start).max()))
+        if not math.isfinite(node_time_at(cost, 1)):
+            raise InvalidInputError(
+                f"profile {machine.name}: node_time forbids one node, but prompts begin with plain "
+                "decoding"
+            )
+        kind, sizes = _caches(machine, cache_policy, cache, trace.n_experts, layer_bytes, repeat)
+        return cls(machine, cost, kind, sizes, layer_bytes * repeat, repeat)
+
+
+def _caches(
+    machine: HardwareProfile,
+    cache_policy: str,
+    cache: int | str | Sequence[int | str] | None,
+    n_experts: int,
+    layer_bytes: NDArray[np.float64],
+    layer_repeat: int,
+) -> tuple[CacheKind, tuple[int, ...]]:
+    if machine.experts_resident:
+        if cache is not None:
+            raise InvalidInputError(
+                f"profile {machine.name} keeps all experts resident, so there is no cache to size; "
+                "leave the cache size out"
+            )
+        return get_cache("resident"), (n_experts,)
+    if cache is None:
+        cache = DEFAULT_CACHE
+    elif isinstance(cache, (int, str)):
+        cache = [cache]
+    sizes = [slots_of(size, n_experts, layer_bytes, layer_repeat) for size in cache]
+    if not sizes:
+        raise InvalidInputError("no cache size was given; name at least one")
+    return get_cache(cache_policy), tuple(dict.fromkeys(sizes))
