@@ -36,6 +36,22 @@ def add_parser(commands: Any) -> None:
         + "\n\nThe suffix -surplus maximises the surplus at the running rate instead of the ratio.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_machine_options(parser)
+    parser.add_argument(
+        "--policy",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help="policies; default: plain decoding, fixed chains and trees, and every method",
+    )
+    parser.add_argument(
+        "--objective", choices=OBJECTIVES, default="ratio", help="what methods maximise (ratio)"
+    )
+    parser.set_defaults(run=run)
+
+
+def add_machine_options(parser: argparse.ArgumentParser) -> None:
+    """Add what every replay asks: traces, machines, caches, and what to do with the results."""
     parser.add_argument(
         "files", nargs="*", metavar="TRACE", help="recorded traces (.npz); default: the example"
     )
@@ -53,16 +69,6 @@ def add_parser(commands: Any) -> None:
         metavar="SIZE",
         help="cache sizes: experts per layer (32), a share (25%%) or bytes (8GB) "
         "(12.5%% 25%% 50%%)",
-    )
-    parser.add_argument(
-        "--policy",
-        nargs="+",
-        action="extend",
-        metavar="NAME",
-        help="policies; default: plain decoding, fixed chains and trees, and every method",
-    )
-    parser.add_argument(
-        "--objective", choices=OBJECTIVES, default="ratio", help="what methods maximise (ratio)"
     )
     parser.add_argument(
         "--cache-policy", choices=CACHES, default="lru", help="what the cache evicts (lru)"
@@ -88,14 +94,13 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--plot", metavar="FILE", help="draw the speeds (.png, .svg, .pdf)")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
     """Replay every trace on every machine and print the results."""
     profiles = [load_profile(name) for name in args.profile or ["pcie4"]]
     check_distinct("profiles", [profile.name for profile in profiles])
-    traces = _traces(args)
+    traces = traces_of(args)
     results: list[ReplayResult] = []
     for trace in traces:
         for profile in profiles:
@@ -112,6 +117,11 @@ def run(args: argparse.Namespace) -> None:
                     warmup=args.warmup,
                     progress=report,
                 )
+    print_results(args, results)
+
+
+def print_results(args: argparse.Namespace, results: list[ReplayResult]) -> None:
+    """Print and plot the results as the options say."""
     if args.plot:
         _plot(args.plot, results)
     if args.json:
@@ -121,7 +131,8 @@ def run(args: argparse.Namespace) -> None:
     _print_summary(results)
 
 
-def _traces(args: argparse.Namespace) -> list[Trace]:
+def traces_of(args: argparse.Namespace) -> list[Trace]:
+    """Load the traces that the command names; the example, with its prices, if it names none."""
     if args.files:
         traces = [load_trace(path) for path in args.files]
         check_distinct("traces", [trace.name for trace in traces])

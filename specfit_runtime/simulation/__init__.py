@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .simulate import simulate
 from .simulated_decode import Machine, SimulatedCycle, SimulatedDecode
 
-__all__ = ["Machine", "SimulatedCycle", "SimulatedDecode"]
+__all__ = ["Machine", "SimulatedCycle", "SimulatedDecode", "simulate"]

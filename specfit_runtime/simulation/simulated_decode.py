@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from specfit_opt import CostModel
 from specfit_opt.files import Trace
+from specfit_opt.path_weights import PathWeights
 from specfit_opt.replay.caches import Cache
 from specfit_opt.solution import node_time_at
 
@@ -36,6 +37,8 @@ class Machine:
         Returns an empty cache.
     slots : int
         Experts of each layer that it holds.
+    weighs : bool
+        Whether the cache asks how likely committed tokens are to use an expert.
     jitter : float
         Relative scatter of the time of a pass, exponentially distributed around its mean.
     """
@@ -44,6 +47,7 @@ class Machine:
     draft_time: float
     make_cache: Callable[[], Cache]
     slots: int
+    weighs: bool = False
     jitter: float = 0.0
 
 
@@ -114,14 +118,18 @@ class SimulatedDecode:
         warmup: int = 12,
         seed: int = 0,
     ) -> None:
-        self.trace = trace
         self.policy = policy.fresh()
-        self.machine = machine
         self.predictor = predictor
         self.calibrator = AcceptanceCalibrator() if calibrator is None else calibrator
         self.correction = OnlineCorrection(machine.cost_model, [machine.draft_time])
         self._warmup = warmup
         self._rng = np.random.default_rng(seed)
+        self.take(trace, machine)
+
+    def take(self, trace: Trace, machine: Machine) -> None:
+        """Go on with the texts of another trace of the same model, keeping what was learned."""
+        self.trace = trace
+        self.machine = machine
         self._slots = np.full(trace.n_layers, machine.slots, dtype=np.int64)
         self._shape = trace.n_layers, trace.n_experts, trace.experts.shape[2]
 
@@ -174,7 +182,8 @@ class SimulatedDecode:
         nodes = choice.nodes
         true = view.true_experts[nodes]
         used = expert_union(true, trace.n_experts)
-        misses = np.count_nonzero(self._cache.use(used), axis=1)
+        weight = _weights(view, nodes, true, trace.n_experts) if machine.weighs else None
+        misses = np.count_nonzero(self._cache.use(used, weight), axis=1)
         predicted = misses
         if view.predicted:
             wanted = expert_union(view.experts()[nodes], trace.n_experts)
@@ -237,6 +246,16 @@ def _layer_time(cost: CostModel) -> NDArray[np.float64]:
     time = cost.expert_time
     assert not isinstance(time, float)  # OnlineCorrection has refused that
     return time if time.ndim == 1 else time.mean(axis=1)
+
+
+def _weights(
+    view: RecordedView, nodes: NDArray[np.int64], experts: NDArray[np.integer], n_experts: int
+) -> NDArray[np.float64]:
+    """Return how likely the committed tokens are to use each expert, shape (L, E)."""
+    number = np.full(len(view.parent) + 1, -1, dtype=np.int64)
+    number[nodes] = np.arange(len(nodes))
+    # The root's parent, -1, is the entry behind the last.
+    return PathWeights(number[view.parent[nodes]], view.path_prob[nodes]).of(experts, n_experts)
 
 
 def _followers(view: RecordedView, accepted: NDArray[np.int64]) -> Sequence[int]:
