@@ -1,0 +1,342 @@
+"""Replay the runtime's specfit over recorded traces beside the best fixed policy of each cell.
+
+    python -m benchmarks.routing_replay [--traces FOLDER] [--write]
+
+A cell is a model, a machine, an expert size and a cache size. With true routing all traces are
+replayed, the three simulations of a large model one after the other, as texts of one decode; with
+predicted routing the small model's recording alone, whose layers stand for six each. Fixed policies
+are replayed with the reference semantics of the trace format. The traces are optional material
+beside the checkout; ``--write`` replaces the file that the documentation shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specfit_opt.cli.table import format_table
+from specfit_opt.data import EXAMPLE_EXPERT_BYTES, EXAMPLE_LAYER_REPEAT
+from specfit_opt.errors import SpecfitError
+from specfit_opt.files import Trace, load_trace
+from specfit_opt.files.atomic import atomic_write
+from specfit_opt.replay import ReplayResult, replay
+
+ROOT = Path(__file__).resolve().parents[1]
+TRACES = ROOT.parent / "shared" / "traces"
+OUTPUT = ROOT / "benchmarks" / "results" / "routing_replay.txt"
+
+PROFILES = ("pcie4", "nvme")
+CACHES = ("12.5%", "25%", "37.5%", "50%")
+FIXED = ("ar", *(f"chain-{k}" for k in range(1, 7)), *(f"eagle-{n}" for n in (8, 16, 32, 60)))
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A recorded model.
+
+    Attributes
+    ----------
+    name : str
+    files : tuple of str
+        Below the folder of traces.
+    expert_bytes : dict of str to int or None
+        By precision; None: what the traces say.
+    layer_repeat : int
+    """
+
+    name: str
+    files: tuple[str, ...]
+    expert_bytes: dict[str, int | None]
+    layer_repeat: int = 1
+
+
+def _large(name: str, hidden: int, intermediate: int) -> Model:
+    files = tuple(f"simulated/{name}-s{seed}.npz" for seed in (1, 2, 3))
+    return Model(name, files, {"bf16": 3 * hidden * intermediate * 2, "4-bit": None})
+
+
+SMALL = Model(
+    "qwen3moe-8x64",
+    ("small/qwen3moe-8x64-draft-lm.npz",),
+    # The small model is of Qwen3-30B-A3B's form and takes its prices, as recorded for that one.
+    {"bf16": EXAMPLE_EXPERT_BYTES, "4-bit": 3_059_712},
+    EXAMPLE_LAYER_REPEAT,
+)
+MODELS = (
+    _large("gemma-4-26b-a4b", 2816, 704),
+    _large("gpt-oss-120b", 2880, 2880),
+    _large("qwen3-30b-a3b", 2048, 768),
+    SMALL,
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of what a user cannot choose."""
+
+    model: Model
+    profile: str
+    precision: str
+    cache: str
+
+    def options(self, trace: Trace) -> dict[str, Any]:
+        """Return the arguments of a replay of ``trace``."""
+        size = self.model.expert_bytes[self.precision]
+        return {
+            "profile": self.profile,
+            "cache": self.cache,
+            "expert_bytes": trace.expert_bytes if size is None else size,
+            "layer_repeat": self.model.layer_repeat,
+        }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a policy came to in a cell, all traces together."""
+
+    tokens: int
+    seconds: float
+    promised: float
+    passes: int
+    nodes: int
+    levels: int
+
+    @classmethod
+    def of(cls, results: Sequence[ReplayResult]) -> Outcome:
+        return cls(
+            tokens=sum(r.tokens for r in results),
+            seconds=math.fsum(r.seconds for r in results),
+            promised=math.fsum(r.predicted_tokens for r in results),
+            passes=sum(r.passes for r in results),
+            nodes=sum(r.nodes for r in results),
+            levels=sum(r.levels for r in results),
+        )
+
+    @property
+    def speed(self) -> float:
+        return self.tokens / self.seconds
+
+
+def cells(models: Iterable[Model] = MODELS, caches: Sequence[str] = CACHES) -> Iterator[Cell]:
+    """Yield all cells."""
+    for model in models:
+        for profile in PROFILES:
+            for precision in model.expert_bytes:
+                for size in caches:
+                    yield Cell(model, profile, precision, size)
+
+
+@cache
+def traces(model: Model, folder: Path) -> tuple[Trace, ...]:
+    """Load the traces of a model."""
+    return tuple(load_trace(folder / name) for name in model.files)
+
+
+@cache
+def fixed(cell: Cell, folder: Path) -> dict[str, Outcome]:
+    """Return what each fixed policy comes to in a cell."""
+    found: dict[str, list[ReplayResult]] = {}
+    for trace in traces(cell.model, folder):
+        able = [p for p in FIXED if not p.startswith("chain-") or int(p[6:]) <= trace.max_depth]
+        for result in replay(trace, policies=able, **cell.options(trace)):
+            found.setdefault(result.policy, []).append(result)
+    return {policy: Outcome.of(results) for policy, results in found.items()}
+
+
+def simulated(
+    cell: Cell, folder: Path, policy: Any = "specfit", predictor: Any = "oracle"
+) -> Outcome:
+    """Return what one of the runtime's policies comes to in a cell."""
+    from specfit_runtime.simulation import simulate
+
+    own = traces(cell.model, folder)
+    # All traces of a model have the same expert sizes.
+    return Outcome.of(
+        simulate(own, policies=[policy], predictor=predictor, **cell.options(own[0]))
+    )
+
+
+def halves(trace: Trace) -> tuple[Trace, Trace]:
+    """Return the texts of even and of odd number."""
+    number = np.repeat(np.arange(len(trace.prompts)), [end - at for at, end in trace.prompts])
+    return part(trace, number % 2 == 0), part(trace, number % 2 == 1)
+
+
+def part(trace: Trace, chosen: NDArray[np.bool_]) -> Trace:
+    """Return the chosen cycles, shape (C,), of a trace."""
+    sizes = np.diff(trace.cycle_start)
+    nodes = np.repeat(chosen, sizes)
+    return Trace(
+        cycle_start=np.concatenate([[0], np.cumsum(sizes[chosen])]),
+        prompt=trace.prompt[chosen],
+        position=trace.position[chosen],
+        parent=trace.parent[nodes],
+        token=trace.token[nodes],
+        path_prob=trace.path_prob[nodes],
+        depth=trace.depth[nodes],
+        accepted=trace.accepted[nodes],
+        experts=trace.experts[nodes],
+        n_experts=trace.n_experts,
+        name=trace.name,
+    )
+
+
+def learned_elsewhere(folder: Path, work: Path) -> list[tuple[Trace, str]]:
+    """Return each half of the small recording, and a predictor trained on the other half."""
+    from specfit_runtime.predictors.router_network_files import save_router
+    from specfit_runtime.router_training import train_router
+
+    (trace,) = traces(SMALL, folder)
+    pair = halves(trace)
+    found = []
+    for number, (own, other) in enumerate((pair, pair[::-1])):
+        training = train_router([other], held_out=0.2)
+        place = work / str(number)
+        save_router(place, training.network, card="for a replay of the other texts")
+        found.append((own, f"learned:{place}"))
+    return found
+
+
+def crossed(cell: Cell, parts: Sequence[tuple[Trace, str]]) -> Outcome:
+    """Return what specfit comes to in a cell of the small model, each half with its predictor."""
+    from specfit_runtime.simulation import simulate
+
+    results = []
+    for trace, predictor in parts:
+        results += simulate(trace, predictor=predictor, **cell.options(trace))
+    return Outcome.of(results)
+
+
+def best_of(outcomes: dict[str, Outcome]) -> str:
+    """Return the fastest policy."""
+    return max(outcomes, key=lambda policy: outcomes[policy].speed)
+
+
+def table(found: dict[Cell, Outcome], folder: Path) -> str:
+    """Return a row per cell, losers first."""
+    rows = []
+    for cell, own in found.items():
+        others = fixed(cell, folder)
+        best = best_of(others)
+        ratio = own.speed / others[best].speed
+        luck = own.tokens / own.promised, others[best].tokens / others[best].promised
+        rows.append(
+            (
+                ratio,
+                [
+                    cell.model.name,
+                    cell.profile,
+                    cell.precision,
+                    cell.cache,
+                    f"{ratio:.3f}",
+                    best,
+                    f"{own.speed / others['ar'].speed:.3f}",
+                    f"{own.tokens / own.passes:.2f}",
+                    f"{own.nodes / own.passes:.1f}",
+                    f"{own.levels / own.passes:.1f}",
+                    f"{luck[0]:.3f}",
+                    f"{luck[1]:.3f}",
+                ],
+            )
+        )
+    head = ["model", "machine", "experts", "cache", "x best", "best", "x ar", "tokens", "nodes"]
+    head += ["levels", "luck", "its luck"]
+    left = ["model", "machine", "experts", "best"]
+    return format_table(head, [row for _, row in sorted(rows)], left=left)
+
+
+def summary(found: dict[Cell, Outcome], folder: Path) -> str:
+    """Return the worst cells and the means."""
+    ratios, plain, single = [], [], {policy: [] for policy in FIXED}  # type: ignore[var-annotated]
+    for cell, own in found.items():
+        others = fixed(cell, folder)
+        ratios.append(own.speed / others[best_of(others)].speed)
+        plain.append(own.speed / others["ar"].speed)
+        for policy in FIXED:
+            # Where pools are not as deep as a chain is long, the longest possible stands in.
+            at_hand = policy if policy in others else f"chain-{_deepest(others)}"
+            single[policy].append(own.speed / others[at_hand].speed)
+    best = min(FIXED, key=lambda policy: _mean(single[policy]))
+    under = sum(ratio < 0.99 for ratio in ratios)
+    return (
+        f"{len(ratios)} cells. Over the best fixed policy of each cell, chosen with hindsight: "
+        f"least {min(ratios):.3f}, geometric mean {_mean(ratios):.3f}, below 0.99 in {under}.\n"
+        f"Over plain decoding: least {min(plain):.3f}, geometric mean {_mean(plain):.3f}. Over the "
+        f"best single fixed policy, {best}: geometric mean {_mean(single[best]):.3f}."
+    )
+
+
+def _deepest(outcomes: dict[str, Outcome]) -> int:
+    return max(int(policy[6:]) for policy in outcomes if policy.startswith("chain-"))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
+
+
+HEAD = """\
+x best, x ar: tokens per second relative to the best fixed policy of the cell, which only hindsight
+knows, and to plain decoding; tokens, nodes, levels: committed, verified and drafted per pass; luck:
+tokens committed over tokens that the path probabilities promised, of specfit and of that policy.
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--traces", type=Path, default=TRACES, help="folder of the traces")
+    parser.add_argument("--write", action="store_true", help=f"write {OUTPUT.name}")
+    options = parser.parse_args()
+    if not (options.traces / SMALL.files[0]).exists():
+        print(f"no traces in {options.traces}; name their folder with --traces", file=sys.stderr)
+        return 2
+    try:
+        text = report(options.traces)
+    except SpecfitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(text)
+    if options.write:
+        OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(OUTPUT, "w") as handle:
+            handle.write(text)
+    return 0
+
+
+def report(folder: Path) -> str:
+    """Replay everything and return the tables; say on stderr how far it is."""
+    import torch
+
+    torch.set_num_threads(1)
+    begin = time.monotonic()
+    parts = [HEAD]
+
+    def add(title: str, found: dict[Cell, Outcome]) -> None:
+        parts.append(f"{title}\n\n{summary(found, folder)}\n\n{table(found, folder)}\n")
+        print(f"{title}: {time.monotonic() - begin:.0f} s so far", file=sys.stderr)
+
+    add("True routing", {cell: simulated(cell, folder) for cell in cells()})
+    three = [size for size in CACHES if size != "37.5%"]
+    small = list(cells([SMALL], three))
+    for predictor in ("oracle", "frequency"):
+        found = {cell: simulated(cell, folder, predictor=predictor) for cell in small}
+        add(f"The small model, predictor {predictor}", found)
+    with tempfile.TemporaryDirectory() as work:
+        halves_of_it = learned_elsewhere(folder, Path(work))
+        found = {cell: crossed(cell, halves_of_it) for cell in small}
+    add("The small model, predictor learned, trained on the other half of the texts", found)
+    return "\n\n".join(parts)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
