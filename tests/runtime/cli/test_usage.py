@@ -22,6 +22,7 @@ RUNTIME_COMMANDS = (
     "generate",
     "calibrate",
     "trace",
+    "simulate",
     "train-router",
     "fit-router",
     "eval-router",
