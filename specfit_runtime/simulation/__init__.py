@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from .lookahead import Lookahead, Prospect
 from .simulate import simulate
 from .simulated_decode import Machine, SimulatedCycle, SimulatedDecode
 
-__all__ = ["Machine", "SimulatedCycle", "SimulatedDecode", "simulate"]
+__all__ = ["Lookahead", "Machine", "Prospect", "SimulatedCycle", "SimulatedDecode", "simulate"]

@@ -40,6 +40,7 @@ class RecordedView(CycleView):
         self._recorded = RecordedDrafter(cycle, limit)
         self._cycle = cycle
         self._level_seconds = level_seconds
+        self._limit = limit
         root = int(cycle.token[0])
         levels = self._recorded.max_levels
         super().__init__(root, self._recorded, predictor, calibrator, prices, levels)
@@ -58,6 +59,23 @@ class RecordedView(CycleView):
     def accepted(self) -> NDArray[np.bool_]:
         """Whether each node is on the target's path, shape (n,)."""
         return self._cycle.accepted[self.nodes]
+
+    def ahead(self, tokens: int) -> RecordedView | None:
+        """Return the position ``tokens`` later in the text, nothing drafted; None past its end.
+
+        For the clairvoyant. Costs, cache and calibration are those of this position.
+        """
+        trace, index = self._cycle.trace, self._cycle.index + tokens
+        if index >= trace.n_cycles or trace.prompt[index] != self._cycle.prompt:
+            return None
+        return RecordedView(
+            trace.cycle(index),
+            self._predictor,
+            self._calibrator,
+            self._prices,
+            self._level_seconds,
+            self._limit,
+        )
 
     def grow(self, top_k: int, width: int) -> bool:
         """See `DraftView`; a level takes the machine's time."""
