@@ -72,6 +72,7 @@ def run(
     n_prompts: int,
     new_tokens: int,
     repeats: int,
+    predictor: str,
 ) -> Cell:
     """Decode every prompt with every policy.
 
@@ -104,7 +105,9 @@ def run(
             drafter = make_drafter(head)
             drafter.bind(model)
             profile = calibrate(model, drafter)
-        specs[policy] = SpecFit(None if policy == "ar" else head, policy=policy, profile=profile)
+        specs[policy] = SpecFit(
+            None if policy == "ar" else head, policy=policy, profile=profile, predictor=predictor
+        )
         for text in demo_prompts()[:2]:
             model.generate(
                 tokenizer(text, return_tensors="pt").input_ids,
@@ -187,11 +190,14 @@ def table(cell: Cell) -> str:
     return format_table([*head, *_PARTS], rows, left=["policy"])
 
 
-def report(cells: Sequence[Cell], ratio: float, n_prompts: int, new_tokens: int) -> str:
+def report(
+    cells: Sequence[Cell], ratio: float, n_prompts: int, new_tokens: int, predictor: str
+) -> str:
     lines = [
         f"{n_prompts} held-out prompts, {new_tokens} new tokens each, greedy, float32, one thread;",
         f"bringing in a cold token's experts takes {ratio:g} times as long as computing a token",
         "(the link is emulated). Costs were calibrated and two other texts decoded beforehand.",
+        f"Routing predicted by: {predictor}.",
         "Every output was equal to that of stock decoding.",
         "speed: tokens per second relative to ar over all prompts; worst, best: of one prompt;",
         "tokens, nodes: committed and verified per pass; moved, kB: experts and bytes per token.",
@@ -214,11 +220,15 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=20)
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--predictor", help="default: the network shipped with the model")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     options = parser.parse_args()
     import torch
 
     torch.set_num_threads(1)
+    from specfit_runtime import demo_router
+
+    predictor = options.predictor or f"learned:{demo_router()}"
     policies = list(dict.fromkeys(["ar", *(options.policy or POLICIES)]))
     cells = [
         run(
@@ -228,10 +238,12 @@ def main() -> int:
             n_prompts=options.prompts,
             new_tokens=options.new_tokens,
             repeats=options.repeats,
+            predictor=predictor,
         )
         for share in options.expert_cache or (0.125, 0.25, 0.5)
     ]
-    text = report(cells, options.ratio, options.prompts, options.new_tokens)
+    name = options.predictor or "learned, shipped"
+    text = report(cells, options.ratio, options.prompts, options.new_tokens, name)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(options.output, "w") as handle:
         handle.write(text)

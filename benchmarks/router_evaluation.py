@@ -67,8 +67,9 @@ def main() -> int:
     traces = recorded(options.work)
     estimates = "\n\n".join(estimate_table(trace) for trace in traces)
     evaluations, levels = evaluate(traces, [*text, *decoding])
+    decodes = "\n\n".join(decode_table(trace) for trace in traces)
     with atomic_write(options.output, "w") as handle:
-        handle.write(f"{report(traces, evaluations, levels)}\n{estimates}\n")
+        handle.write(f"{report(traces, evaluations, levels)}\n{decodes}\n\n{estimates}\n")
     save_figure(plot_evaluations(evaluations), options.figure)
     print(options.output.read_text(encoding="utf-8"))
     return 0
@@ -134,6 +135,46 @@ def estimate_table(trace: Trace) -> str:
         table.append([name, f"{found.mean():.3f}", *(f"{r:.3f}" for r in found)])
     title = f"router reads, {trace.name}"
     return format_table([title, "recall at depth 1", *map(str, range(last + 1))], table)
+
+
+def decode_table(trace: Trace) -> str:
+    """Return how fast specfit decodes by predictor, beside the oracle and plain decoding."""
+    from specfit_opt.cli.table import format_table
+    from specfit_runtime import demo_router
+    from specfit_runtime.simulation import simulate
+
+    names = {
+        "last-token": "last-token",
+        "frequency": "frequency",
+        "learned": f"learned:{demo_router()}",
+        "oracle": "oracle",
+    }
+
+    def speeds(policy: str, predictor: str) -> list[float]:
+        results = [
+            result
+            for profile in PROFILES
+            for result in simulate(
+                trace,
+                policies=[policy],
+                predictor=predictor,
+                profile=profile,
+                cache=CACHE,
+                expert_bytes=EXAMPLE_EXPERT_BYTES,
+                layer_repeat=EXAMPLE_LAYER_REPEAT,
+            )
+        ]
+        return [result.tokens_per_second for result in results]
+
+    plain, best = speeds("ar", "oracle"), speeds("specfit", "oracle")
+    rows = []
+    for name, predictor in names.items():
+        own = speeds("specfit", predictor)
+        rows.append(
+            [name, *(f"{o / b:.3f} {o / p:.3f}" for o, b, p in zip(own, best, plain, strict=True))]
+        )
+    title = f"specfit over oracle's, over ar; {trace.name}"
+    return format_table([title, *(f"{p}, {c}" for p in PROFILES for c in CACHE)], rows)
 
 
 def evaluate(

@@ -3,8 +3,9 @@
     python -m benchmarks.routing_replay [--traces FOLDER] [--write]
 
 A cell is a model, a machine, an expert size and a cache size. With true routing all traces are
-replayed, the three simulations of a large model one after the other, as texts of one decode; with
-predicted routing the small model's recording alone, whose layers stand for six each. Fixed policies
+replayed, the three simulations of a large model one after the other, as texts of one decode whose
+draft probabilities are trusted at first, as they are calibrated; with predicted routing the small
+model's recording alone, whose layers stand for six each. Fixed policies
 are replayed with the reference semantics of the trace format. The traces are optional material
 beside the checkout; ``--write`` replaces the file that the documentation shows.
 """
@@ -31,6 +32,7 @@ from specfit_opt.errors import SpecfitError
 from specfit_opt.files import Trace, load_trace
 from specfit_opt.files.atomic import atomic_write
 from specfit_opt.replay import ReplayResult, replay
+from specfit_runtime.acceptance import COLD_START, AcceptanceCalibrator
 
 ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT.parent / "shared" / "traces"
@@ -53,17 +55,22 @@ class Model:
     expert_bytes : dict of str to int or None
         By precision; None: what the traces say.
     layer_repeat : int
+    cold_start : tuple of float
+        Of the acceptance calibration.
     """
 
     name: str
     files: tuple[str, ...]
     expert_bytes: dict[str, int | None]
     layer_repeat: int = 1
+    cold_start: tuple[float, float] = COLD_START
 
 
 def _large(name: str, hidden: int, intermediate: int) -> Model:
     files = tuple(f"simulated/{name}-s{seed}.npz" for seed in (1, 2, 3))
-    return Model(name, files, {"bf16": 3 * hidden * intermediate * 2, "4-bit": None})
+    sizes = {"bf16": 3 * hidden * intermediate * 2, "4-bit": None}
+    # Their draft probabilities were simulated, and are the acceptance.
+    return Model(name, files, sizes, cold_start=(1.0, 0.0))
 
 
 SMALL = Model(
@@ -163,7 +170,13 @@ def simulated(
     own = traces(cell.model, folder)
     # All traces of a model have the same expert sizes.
     return Outcome.of(
-        simulate(own, policies=[policy], predictor=predictor, **cell.options(own[0]))
+        simulate(
+            own,
+            policies=[policy],
+            predictor=predictor,
+            calibrator=lambda: AcceptanceCalibrator(cold_start=cell.model.cold_start),
+            **cell.options(own[0]),
+        )
     )
 
 
