@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,8 @@ _POOLED_EXPOSURE, _LAYER_EXPOSURE = 100.0, 30.0
 #: Cycles after which what was seen of loads has lost 63 % of its weight, and tokens that the first
 #: guess, a token that finds none of its experts, stands for.
 _MEMORY, _FIRST_TOKENS = 64.0, 8.0
+#: Tokens after which what was seen of uses has lost 63 % of its weight.
+_USES_MEMORY = 2048.0
 
 
 class LoadRepayment:
@@ -41,7 +45,8 @@ class LoadRepayment:
     :math:`h` and :math:`g` are alike and almost nothing is. The lifetime is that of first-in
     first-out and of an unused expert under LRU (Che, Tung and Wang 2002 for the characteristic
     time); :math:`h` and :math:`g` are uses over exposure, the maximum-likelihood rates of a Poisson
-    process, held to those of all layers where a layer has seen little.
+    process, held to those of all layers where a layer has seen little and forgotten over some
+    thousand tokens, so that another kind of text is followed.
 
     Parameters
     ----------
@@ -165,6 +170,9 @@ class _Watch:
     def wait(self, tokens: float) -> None:
         """Let time pass."""
         self._clock += tokens
+        keep = math.exp(-tokens / _USES_MEMORY)
+        self._uses *= keep
+        self._exposure *= keep
 
     def begin(self, experts: NDArray[np.bool_]) -> None:
         """Watch more experts."""
