@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specfit_opt.cli.table import format_table
 from specfit_opt.data import EXAMPLE_EXPERT_BYTES, EXAMPLE_LAYER_REPEAT
@@ -183,26 +182,7 @@ def simulated(
 def halves(trace: Trace) -> tuple[Trace, Trace]:
     """Return the texts of even and of odd number."""
     number = np.repeat(np.arange(len(trace.prompts)), [end - at for at, end in trace.prompts])
-    return part(trace, number % 2 == 0), part(trace, number % 2 == 1)
-
-
-def part(trace: Trace, chosen: NDArray[np.bool_]) -> Trace:
-    """Return the chosen cycles, shape (C,), of a trace."""
-    sizes = np.diff(trace.cycle_start)
-    nodes = np.repeat(chosen, sizes)
-    return Trace(
-        cycle_start=np.concatenate([[0], np.cumsum(sizes[chosen])]),
-        prompt=trace.prompt[chosen],
-        position=trace.position[chosen],
-        parent=trace.parent[nodes],
-        token=trace.token[nodes],
-        path_prob=trace.path_prob[nodes],
-        depth=trace.depth[nodes],
-        accepted=trace.accepted[nodes],
-        experts=trace.experts[nodes],
-        n_experts=trace.n_experts,
-        name=trace.name,
-    )
+    return trace.select(number % 2 == 0), trace.select(number % 2 == 1)
 
 
 def learned_elsewhere(folder: Path, work: Path) -> list[tuple[Trace, str]]:

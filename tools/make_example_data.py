@@ -36,23 +36,8 @@ INSTANCES = {
 
 def cut(trace: Trace, prompts: tuple[int, ...], positions: int) -> Trace:
     """Return the first ``positions`` cycles of each of ``prompts``."""
-    cycles = np.flatnonzero(np.isin(trace.prompt, prompts) & (trace.position < positions))
-    first, end = trace.cycle_start[cycles], trace.cycle_start[cycles + 1]
-    nodes = np.concatenate([np.arange(a, b) for a, b in zip(first, end, strict=True)])
-    return Trace(
-        cycle_start=np.concatenate([[0], np.cumsum(end - first)]),
-        prompt=trace.prompt[cycles],
-        position=trace.position[cycles],
-        parent=trace.parent[nodes],
-        token=trace.token[nodes],
-        path_prob=trace.path_prob[nodes],
-        depth=trace.depth[nodes],
-        accepted=trace.accepted[nodes],
-        experts=trace.experts[nodes],
-        n_experts=trace.n_experts,
-        expert_bytes=trace.expert_bytes,
-        name="example-trace",
-    )
+    chosen = np.isin(trace.prompt, prompts) & (trace.position < positions)
+    return trace.select(chosen, name="example-trace")
 
 
 def instance_at(trace: Trace, machine: str, share: str, prompt: int, position: int) -> Instance:

@@ -271,6 +271,45 @@ class Trace:
         """Iterate over all cycles in order."""
         return map(self.cycle, range(self.n_cycles))
 
+    def select(self, cycles: ArrayLike, name: str | None = None) -> Trace:
+        """Return the trace of some of the cycles.
+
+        Parameters
+        ----------
+        cycles : array_like of bool, shape (C,)
+            Which; of each prompt consecutive ones, or none.
+        name : str, optional
+            Of the new trace; by default this one's.
+
+        Raises
+        ------
+        InvalidInputError
+            If ``cycles`` has another shape or dtype, chooses nothing, or leaves a gap.
+        """
+        chosen = np.asarray(cycles)
+        if chosen.dtype != np.bool_ or chosen.shape != (self.n_cycles,):
+            raise InvalidInputError(
+                f"cycles must be one bool for each of the {self.n_cycles} cycles, got "
+                f"{chosen.dtype} of shape {chosen.shape}"
+            )
+        sizes = np.diff(self.cycle_start)
+        nodes = np.repeat(chosen, sizes)
+        return Trace(
+            cycle_start=np.concatenate([[0], np.cumsum(sizes[chosen])]),
+            prompt=self.prompt[chosen],
+            position=self.position[chosen],
+            parent=self.parent[nodes],
+            token=self.token[nodes],
+            path_prob=self.path_prob[nodes],
+            depth=self.depth[nodes],
+            accepted=self.accepted[nodes],
+            experts=self.experts[nodes],
+            n_experts=self.n_experts,
+            expert_bytes=self.expert_bytes,
+            states=None if self.states is None else self.states[nodes],
+            name=self.name if name is None else name,
+        )
+
     def instance(
         self, index: int, cost_model: CostModel, resident: ArrayLike | None = None
     ) -> Instance:

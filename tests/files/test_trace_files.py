@@ -336,3 +336,35 @@ def test_recorded_traces(folder: str, shared: Path) -> None:
         assert sum(sizes) == trace.n_nodes
         first = trace.instance(0, COST)
         assert solve_instance(first, method="root").n_selected == 1
+
+
+def test_select_keeps_the_chosen_cycles_and_everything_of_them() -> None:
+    trace = random_trace(np.random.default_rng(3), prompts=3)
+    second = trace.prompt == np.unique(trace.prompt)[1]
+    part = trace.select(second, name="second")
+    assert part.name == "second"
+    assert part.n_cycles == int(second.sum())
+    for own, index in zip(part.cycles(), np.flatnonzero(second), strict=True):
+        other = trace.cycle(int(index))
+        assert own.position == other.position
+        for field in ("token", "accepted", "experts"):
+            assert np.array_equal(getattr(own, field), getattr(other, field))
+        assert np.array_equal(own.tree.path_prob, other.tree.path_prob)
+    assert np.array_equal(part.expert_bytes, trace.expert_bytes)  # type: ignore[arg-type]
+    whole = trace.select(np.ones(trace.n_cycles, dtype=np.bool_))
+    assert np.array_equal(whole.cycle_start, trace.cycle_start)
+    assert whole.name == trace.name
+
+
+def test_select_refuses_what_is_no_choice_of_cycles() -> None:
+    trace = random_trace(np.random.default_rng(3))
+    gap = np.ones(trace.n_cycles, dtype=np.bool_)
+    gap[2] = False
+    for cycles, message in (
+        (gap, "one cycle per position"),
+        (np.zeros(trace.n_cycles, dtype=np.bool_), "no cycle"),
+        (np.arange(trace.n_cycles), "one bool for each"),
+        ([True], "one bool for each"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            trace.select(cycles)
