@@ -63,9 +63,11 @@ class Lookahead(Policy):
 
     Parameters
     ----------
+    passes : int
+        2; or 1, to look at this pass alone.
     tail : int
-        Play ahead, after the second pass, also plain decoding up to this many tokens from here. 0:
-        what is in the cache after the second pass counts nothing.
+        After these play ahead also plain decoding, up to this many tokens from here. 0: what is
+        then in the cache counts nothing.
     levels, top_k, width : int
         As for `SpecFitPolicy`.
     cache_policy : str
@@ -91,7 +93,7 @@ class Lookahead(Policy):
     in vain charged in full, at the position where that leaves the text. Its value, with what it
     has to load from that cache, counts by the probability of that number. A tail is worth
     :math:`\lambda` times the seconds that plain decoding waits less for the rest of the tokens,
-    from where the two passes are expected to end, than if it had begun here.
+    from where the passes are expected to end, than if it had begun here.
 
     The second pass takes the pools of the recorded text also where another branch of the draft
     would have been accepted: no others are recorded.
@@ -104,19 +106,23 @@ class Lookahead(Policy):
 
     def __init__(
         self,
-        tail: int = 0,
+        passes: int = 2,
         *,
+        tail: int = 0,
         levels: int = 6,
         top_k: int = 4,
         width: int = 4,
         cache_policy: str = "lru",
     ) -> None:
+        if passes not in (1, 2):
+            raise InvalidInputError(f"passes must be 1 or 2, got {passes!r}")
+        self._passes = passes
         self._tail = positive(tail, "tail") if tail else 0
         self._levels = positive(levels, "levels")
         self._top_k = positive(top_k, "top_k")
         self._width = positive(width, "width")
         self._kind = get_cache(cache_policy)
-        self.name = f"lookahead-{self._tail}" if tail else "lookahead"
+        self.name = f"lookahead-{passes}" + (f"-tail-{tail}" if tail else "")
         self._cache: Cache | None = None
         self._needed: NDArray[np.float64] = np.zeros(1)
         self._counts = False
@@ -125,7 +131,8 @@ class Lookahead(Policy):
     def fresh(self) -> Policy:
         """Return the policy without what it has seen."""
         return Lookahead(
-            self._tail,
+            self._passes,
+            tail=self._tail,
             levels=self._levels,
             top_k=self._top_k,
             width=self._width,
@@ -192,14 +199,15 @@ class Lookahead(Policy):
             first = here.surplus(nodes, levels, after, rate, self._needed)
             later = 0.0
             for tokens, chance in enumerate(here.committed(nodes).tolist()):
-                there = pool(tokens)
-                if chance <= 0.0 or there is None:
+                if chance <= 0.0:
                     continue
-                best, deep, _ = there.best(after.resident, rate)
-                left = copy.deepcopy(after)
-                later += chance * there.surplus(best, deep, left, rate, self._needed[tokens:])
-                end = tokens + round(there.expected(best))
-                later += chance * rate * tail.saved(left, end)
+                left, end, value = copy.deepcopy(after), tokens, 0.0
+                there = pool(tokens) if self._passes == 2 else None
+                if there is not None:
+                    best, deep, _ = there.best(after.resident, rate)
+                    value = there.surplus(best, deep, left, rate, self._needed[tokens:])
+                    end += round(there.expected(best))
+                later += chance * (value + rate * tail.saved(left, end))
             prospects.append(Prospect(nodes, levels, first, later))
         return prospects
 

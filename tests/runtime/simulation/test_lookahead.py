@@ -51,8 +51,8 @@ def text(roots: list[int], draft: int) -> Trace:
 class Watched(Lookahead):
     """Keeps what it saw; sees twice what it may not change."""
 
-    def __init__(self, tail: int = 0) -> None:
-        super().__init__(tail)
+    def __init__(self, passes: int = 2, tail: int = 0) -> None:
+        super().__init__(passes, tail=tail)
         self.seen: list[list[Prospect]] = []
         self.choices: list[Choice] = []
         self.depths: list[tuple[int, int]] = []
@@ -114,6 +114,7 @@ def test_takes_a_load_that_only_the_second_pass_repays() -> None:
     policy = Watched()
     assert sizes(decode(trace, policy))[0] == 2
     assert sizes(decode(trace, myopic()))[0] == 1
+    assert sizes(decode(trace, Watched(passes=1)))[0] == 1
     alone, both = policy.seen[0]
     # The running rate is that of the best single pass, one token a second beside its loads.
     assert (alone.nodes.tolist(), both.nodes.tolist()) == ([0], [0, 1])
@@ -133,19 +134,19 @@ def test_leaves_a_load_that_nobody_repays() -> None:
 @pytest.mark.parametrize(("tail", "taken"), [(0, 1), (3, 1), (4, 2), (20, 2)])
 def test_a_tail_sees_what_is_repaid_later(tail: int, taken: int) -> None:
     # The fourth token is the first to use what the draft loads.
-    policy = Watched(tail)
+    policy = Watched(tail=tail)
     assert sizes(decode(text([0, 0, 0, 1, 0], draft=1), policy))[0] == taken
 
 
 def test_a_tail_asks_whether_the_load_is_still_there() -> None:
     # Four other experts come first, and there are four slots.
-    policy = Watched(20)
+    policy = Watched(tail=20)
     cycles = decode(text([0, 2, 3, 4, 5, 1, 0], draft=1), policy)
     assert sizes(cycles)[0] == 1
 
 
 def test_takes_the_best_prospect_and_drafts_no_more_than_it_needs() -> None:
-    policy = Watched(12)
+    policy = Watched(tail=12)
     cycles = decode_example(policy)
     assert sum(cycle.committed for cycle in cycles) >= 24
     for prospects, choice in zip(policy.seen, policy.choices, strict=True):
@@ -213,8 +214,10 @@ def test_is_of_no_use_outside_simulations() -> None:
 
 
 def test_bad_arguments_say_what_is_wrong() -> None:
+    with pytest.raises(InvalidInputError, match="passes must be 1 or 2"):
+        Lookahead(3)
     with pytest.raises(InvalidInputError, match="tail"):
-        Lookahead(-1)
+        Lookahead(tail=-1)
     with pytest.raises(InvalidInputError, match="cache policy"):
         Lookahead(cache_policy="oldest")
     with pytest.raises(InvalidInputError, match="not what lfu would hold"):
@@ -223,9 +226,9 @@ def test_bad_arguments_say_what_is_wrong() -> None:
 
 def test_serves_as_a_policy_of_simulate() -> None:
     trace = text([0, 1, 0, 0], draft=1)
-    policies = [Lookahead(), Lookahead(7)]
+    policies = [Lookahead(), Lookahead(1, tail=7)]
     results = simulate(trace, policies=policies, cache=4, expert_bytes=24_800_000_000, warmup=0)
     assert [(r.policy, r.tokens, r.misses) for r in results] == [
-        ("lookahead", 4, 2),
-        ("lookahead-7", 4, 2),
+        ("lookahead-2", 4, 2),
+        ("lookahead-1-tail-7", 4, 2),
     ]
