@@ -1,0 +1,173 @@
+"""Compare the learned price of a load in vain with fixed shares of it and with looking ahead.
+
+    python -m benchmarks.lookahead [--traces FOLDER] [--jobs N] [--write]
+
+The cells are those of `benchmarks.routing_replay` with true routing and experts in bf16. The traces
+are optional material beside the checkout; ``--write`` replaces the file that the documentation
+shows, whole or not at all. Half an hour on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specfit_opt.cli.table import format_table
+from specfit_opt.errors import SpecfitError
+from specfit_opt.files.atomic import atomic_write
+
+from .routing_replay import CACHES, MODELS, SMALL, TRACES, Cell, best_of, cells, fixed, simulated
+
+OUTPUT = Path(__file__).resolve().parent / "results" / "lookahead.txt"
+#: Tokens to which the longer lookahead goes on with plain decoding.
+TAIL = 40
+#: Shares of the price that are tried, beside all of it.
+SHARES = (0.75, 0.5, 0.25, 0.1, 0.0)
+TRIED = ("in full", *(f"{share:g}" for share in SHARES))
+PRECISION = "bf16"
+COLUMNS = ("in full", "learned", "best share", "two passes", "and tail", "one pass")
+
+HEAD = f"""\
+$ python -m benchmarks.lookahead --write
+
+Tokens per second relative to the best fixed policy of the cell, which only hindsight knows; true
+routing, LRU cache, experts in bf16. Geometric mean over pcie4 and nvme, and the worse of them.
+
+in full     specfit, all of a load in vain is charged (repayment=False)
+learned     specfit as it is
+best share  specfit with one share of the price for all layers and passes, the best of
+            1, {", ".join(f"{share:g}" for share in SHARES)} in the cell, with hindsight
+two passes  lookahead: knows the routing of what comes, and the levels to draft; not the acceptance
+and tail    the same, and plain decoding after it, up to {TAIL} tokens from each position
+one pass    the same knowledge for this pass alone
+"""
+
+Speeds = dict[str, float]
+
+
+def share_policy(share: float) -> Any:
+    """Return specfit with a constant share of the price of a load in vain."""
+    from specfit_runtime.policies import Choice, DraftView, SpecFitPolicy
+    from specfit_runtime.policies._repayment import LoadRepayment
+
+    class Constant(LoadRepayment):
+        def share(self, slots: NDArray[np.int64]) -> NDArray[np.float64]:
+            return np.full(len(slots), share)
+
+    class AtShare(SpecFitPolicy):
+        def fresh(self) -> AtShare:
+            return AtShare()
+
+        def choose(self, view: DraftView) -> Choice:
+            if self._repayment is None:
+                self._repayment = Constant(*view.resident.shape)
+            return super().choose(view)
+
+    return AtShare()
+
+
+def contenders() -> dict[str, Callable[[], Any]]:
+    """Return what makes each policy, by name."""
+    from specfit_runtime.policies import SpecFitPolicy
+    from specfit_runtime.simulation import Lookahead
+
+    return {
+        "in full": partial(SpecFitPolicy, repayment=False),
+        "learned": SpecFitPolicy,
+        **{f"{share:g}": partial(share_policy, share) for share in SHARES},
+        "two passes": Lookahead,
+        "and tail": partial(Lookahead, tail=TAIL),
+        "one pass": partial(Lookahead, 1),
+    }
+
+
+def run(job: tuple[Cell, Path]) -> Speeds:
+    """Return each policy's speed in a cell, relative to the best fixed policy's."""
+    import torch
+
+    torch.set_num_threads(1)
+    cell, folder = job
+    others = fixed(cell, folder)
+    base = others[best_of(others)].speed
+    made = contenders().items()
+    return {name: simulated(cell, folder, make()).speed / base for name, make in made}
+
+
+def report(found: dict[Cell, Speeds]) -> str:
+    """Return the tables."""
+    rows = []
+    for model in MODELS:
+        for size in CACHES:
+            some = [s for cell, s in found.items() if (cell.model, cell.cache) == (model, size)]
+            rows.append([model.name, size, *figures(some)])
+    for size in CACHES:
+        some = [speeds for cell, speeds in found.items() if cell.cache == size]
+        rows.append(["all", size, *figures(some)])
+    rows.append(["all", "all", *figures(found.values())])
+    head = ["model", "cache", *(part for name in COLUMNS for part in (name, "worst"))]
+    single = []
+    for name in TRIED:
+        values = [speeds[name] for speeds in found.values()]
+        single.append([name, f"{mean(values):.3f}", f"{min(values):.3f}"])
+    one = format_table(["share", "mean", "worst"], single, left=["share"])
+    table = format_table(head, rows, left=["model"])
+    return f"{HEAD}\n{table}\n\nThe same share in all cells:\n\n{one}\n"
+
+
+def figures(some: Iterable[Speeds]) -> list[str]:
+    """Return mean and worst, column by column."""
+    parts = []
+    speeds = [{**s, "best share": max(s[name] for name in TRIED)} for s in some]
+    for name in COLUMNS:
+        values = [s[name] for s in speeds]
+        parts += [f"{mean(values):.3f}", f"{min(values):.3f}"]
+    return parts
+
+
+def mean(values: list[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--traces", type=Path, default=TRACES, help="folder of the traces")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--write", action="store_true", help=f"write {OUTPUT.name}")
+    options = parser.parse_args()
+    if not (options.traces / SMALL.files[0]).exists():
+        print(f"no traces in {options.traces}; name their folder with --traces", file=sys.stderr)
+        return 2
+    begin, found = time.monotonic(), {}
+    jobs = [(cell, options.traces) for cell in cells() if cell.precision == PRECISION]
+    try:
+        with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+            for (cell, _), speeds in zip(jobs, pool.imap(run, jobs), strict=True):
+                found[cell] = speeds
+                took = time.monotonic() - begin
+                what = f"{cell.model.name}, {cell.profile}, {cell.precision}, {cell.cache}"
+                figure = ", ".join(f"{name} {speed:.3f}" for name, speed in speeds.items())
+                print(f"{what}: {figure}; {took:.0f} s so far", file=sys.stderr)
+    except SpecfitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    text = report(found)
+    print(text)
+    if options.write:
+        with atomic_write(OUTPUT, "w") as handle:
+            handle.write(text)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
