@@ -69,9 +69,9 @@ class Lookahead(Policy):
         After these play ahead also plain decoding, up to this many tokens from here. 0: what is
         then in the cache counts nothing.
     levels, top_k, width : int
-        As for `SpecFitPolicy`.
+        As for the policy ``specfit``.
     cache_policy : str
-        What the simulated decode uses, see `specfit_opt.replay.caches`; none that weighs.
+        What the simulated decode uses, by name; none that weighs.
 
     Raises
     ------
@@ -80,7 +80,7 @@ class Lookahead(Policy):
 
     Notes
     -----
-    **Candidates.** The exact choices at the shares :data:`SHARES` of the price of a load in vain,
+    **Candidates.** The exact choices at six shares of the price of a load in vain, from all to none,
     each with the number of levels that suits it best, and the root alone. Only levels that the
     candidate needs are paid for: how many these are is known here before drafting.
 
