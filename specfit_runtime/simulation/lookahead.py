@@ -80,9 +80,9 @@ class Lookahead(Policy):
 
     Notes
     -----
-    **Candidates.** The exact choices at six shares of the price of a load in vain, from all to none,
-    each with the number of levels that suits it best, and the root alone. Only levels that the
-    candidate needs are paid for: how many these are is known here before drafting.
+    **Candidates.** The exact choices at six shares of the price of a load in vain, from all to
+    none, each with the number of levels that suits it best, and the root alone. Only levels that
+    the candidate needs are paid for: how many these are is known here before drafting.
 
     **Value.** A pass is worth :math:`P - \lambda (T - B)`: expected tokens, less the worth of its
     seconds beside those, :math:`B`, that the experts of the committed tokens take to load, each
