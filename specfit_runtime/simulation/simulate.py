@@ -53,8 +53,16 @@ def simulate(
         The default, ``"oracle"``, knows the recorded routing.
     profile : str, path or HardwareProfile
         The machine; its experts must not all be resident.
-    cache, expert_bytes, layer_repeat, cache_policy, warmup
-        As for :func:`specfit_opt.replay.replay`.
+    cache : int or str, or a sequence of them, optional
+        Cache sizes, as for :func:`specfit_opt.replay.replay`.
+    expert_bytes : int or array_like of int, shape (L,), optional
+        Bytes of one expert, per recorded layer; default the trace's, else the profile's.
+    layer_repeat : int, optional
+        Layers that each recorded one stands for; default the profile's.
+    cache_policy : str
+        Name of an entry of ``specfit_opt.replay.CACHES`` that need not know the future.
+    warmup : int
+        Positions at the start of each text that are decoded plainly and not counted.
     calibrator : callable
         Returns what learns acceptance.
     progress : callable, optional

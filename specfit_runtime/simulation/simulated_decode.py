@@ -141,7 +141,7 @@ class SimulatedDecode:
         Parameters
         ----------
         first, end : int
-            As in `Trace.prompts`.
+            As in :attr:`specfit_opt.files.Trace.prompts`.
         watch : callable, optional
             Called with the view and the outcome of every cycle.
 
