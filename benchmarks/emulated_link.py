@@ -220,15 +220,12 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=20)
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--predictor", help="default: the network shipped with the model")
+    parser.add_argument("--predictor", default="frequency", help="of routing (frequency)")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     options = parser.parse_args()
     import torch
 
     torch.set_num_threads(1)
-    from specfit_runtime import demo_router
-
-    predictor = options.predictor or f"learned:{demo_router()}"
     policies = list(dict.fromkeys(["ar", *(options.policy or POLICIES)]))
     cells = [
         run(
@@ -238,12 +235,13 @@ def main() -> int:
             n_prompts=options.prompts,
             new_tokens=options.new_tokens,
             repeats=options.repeats,
-            predictor=predictor,
+            predictor=options.predictor,
         )
         for share in options.expert_cache or (0.125, 0.25, 0.5)
     ]
-    name = options.predictor or "learned, shipped"
-    text = report(cells, options.ratio, options.prompts, options.new_tokens, name)
+    text = report(
+        cells, options.ratio, options.prompts, options.new_tokens, options.predictor
+    )
     options.output.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(options.output, "w") as handle:
         handle.write(text)

@@ -11,7 +11,7 @@ from specfit_opt.cli.output import note, print_json
 from specfit_opt.cli.table import format_table
 from specfit_opt.cli.units import byte_size, figure, seconds
 
-from ..demo_files import demo_drafter, demo_model, demo_prompts, demo_router
+from ..demo_files import demo_drafter, demo_model, demo_prompts
 from ..errors import InvalidInputError, SpecfitError
 from ..policies import POLICIES
 from .options import (
@@ -189,8 +189,7 @@ def _decode(
         for policy in policies:
             models[policy] = load_offloaded(demo_model(), dtype=torch.float32, **options)
             loaded.enter_context(offload_of(models[policy]))
-        drafter, predictor = f"eagle3:{demo_drafter()}", f"learned:{demo_router()}"
-        specs = {p: SpecFit(drafter, policy=p, predictor=predictor) for p in policies}
+        specs = {policy: SpecFit(f"eagle3:{demo_drafter()}", policy=policy) for policy in policies}
         for encoded in inputs:
             for policy, model in models.items():
                 model.generation_config = _greedy(model.generation_config, max_new_tokens)
