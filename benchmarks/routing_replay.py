@@ -3,22 +3,24 @@
     python -m benchmarks.routing_replay [--traces FOLDER] [--write]
 
 A cell is a model, a machine, an expert size and a cache size. With true routing all traces are
-replayed, the three simulations of a large model one after the other, as texts of one decode whose
-draft probabilities are trusted at first, as they are calibrated; with predicted routing the small
-model's recording alone, whose layers stand for six each. Fixed policies
-are replayed with the reference semantics of the trace format. The traces are optional material
-beside the checkout; ``--write`` replaces the file that the documentation shows.
+replayed, the three simulations of a large model one after the other, as texts of one decode; with
+predicted routing the small model's recording alone, whose layers stand for six each. Fixed policies
+are replayed with the reference semantics of the trace format. Each cell is replayed six times from
+nothing learned, beginning at other positions of the texts, because a text is short and one pass may
+be lucky. The traces are optional material beside the checkout; ``--write`` replaces the file that
+the documentation shows. Ten minutes on one core.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,6 @@ from specfit_opt.errors import SpecfitError
 from specfit_opt.files import Trace, load_trace
 from specfit_opt.files.atomic import atomic_write
 from specfit_opt.replay import ReplayResult, replay
-from specfit_runtime.acceptance import COLD_START, AcceptanceCalibrator
 
 ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT.parent / "shared" / "traces"
@@ -39,6 +40,9 @@ OUTPUT = ROOT / "benchmarks" / "results" / "routing_replay.txt"
 
 PROFILES = ("pcie4", "nvme")
 CACHES = ("12.5%", "25%", "37.5%", "50%")
+#: Positions at the start of a text that stand for its prompt: of the trace format, and of this
+#: table.
+ONE_START, STARTS = (12,), (8, 10, 12, 14, 16, 18)
 FIXED = ("ar", *(f"chain-{k}" for k in range(1, 7)), *(f"eagle-{n}" for n in (8, 16, 32, 60)))
 
 
@@ -54,22 +58,18 @@ class Model:
     expert_bytes : dict of str to int or None
         By precision; None: what the traces say.
     layer_repeat : int
-    cold_start : tuple of float
-        Of the acceptance calibration.
     """
 
     name: str
     files: tuple[str, ...]
     expert_bytes: dict[str, int | None]
     layer_repeat: int = 1
-    cold_start: tuple[float, float] = COLD_START
 
 
 def _large(name: str, hidden: int, intermediate: int) -> Model:
     files = tuple(f"simulated/{name}-s{seed}.npz" for seed in (1, 2, 3))
     sizes = {"bf16": 3 * hidden * intermediate * 2, "4-bit": None}
-    # Their draft probabilities were simulated, and are the acceptance.
-    return Model(name, files, sizes, cold_start=(1.0, 0.0))
+    return Model(name, files, sizes)
 
 
 SMALL = Model(
@@ -109,7 +109,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a policy came to in a cell, all traces together."""
+    """What a policy came to in a cell, all traces and starts together."""
 
     tokens: int
     seconds: float
@@ -150,33 +150,35 @@ def traces(model: Model, folder: Path) -> tuple[Trace, ...]:
 
 
 @cache
-def fixed(cell: Cell, folder: Path) -> dict[str, Outcome]:
+def fixed(cell: Cell, folder: Path, starts: tuple[int, ...] = ONE_START) -> dict[str, Outcome]:
     """Return what each fixed policy comes to in a cell."""
     found: dict[str, list[ReplayResult]] = {}
-    for trace in traces(cell.model, folder):
+    for trace, start in itertools.product(traces(cell.model, folder), starts):
         able = [p for p in FIXED if not p.startswith("chain-") or int(p[6:]) <= trace.max_depth]
-        for result in replay(trace, policies=able, **cell.options(trace)):
+        for result in replay(trace, policies=able, warmup=start, **cell.options(trace)):
             found.setdefault(result.policy, []).append(result)
     return {policy: Outcome.of(results) for policy, results in found.items()}
 
 
 def simulated(
-    cell: Cell, folder: Path, policy: Any = "specfit", predictor: Any = "oracle"
+    cell: Cell,
+    folder: Path,
+    policy: Any = "specfit",
+    predictor: Any = "oracle",
+    starts: tuple[int, ...] = ONE_START,
 ) -> Outcome:
     """Return what one of the runtime's policies comes to in a cell."""
+    return _simulated(cell, traces(cell.model, folder), policy, predictor, starts)
+
+
+def _simulated(
+    cell: Cell, own: Sequence[Trace], policy: Any, predictor: Any, starts: Sequence[int]
+) -> Outcome:
     from specfit_runtime.simulation import simulate
 
-    own = traces(cell.model, folder)
     # All traces of a model have the same expert sizes.
-    return Outcome.of(
-        simulate(
-            own,
-            policies=[policy],
-            predictor=predictor,
-            calibrator=lambda: AcceptanceCalibrator(cold_start=cell.model.cold_start),
-            **cell.options(own[0]),
-        )
-    )
+    options = {"policies": [policy], "predictor": predictor, **cell.options(own[0])}
+    return Outcome.of([r for start in starts for r in simulate(own, warmup=start, **options)])
 
 
 def halves(trace: Trace) -> tuple[Trace, Trace]:
@@ -203,12 +205,10 @@ def learned_elsewhere(folder: Path, work: Path) -> list[tuple[Trace, str]]:
 
 def crossed(cell: Cell, parts: Sequence[tuple[Trace, str]]) -> Outcome:
     """Return what specfit comes to in a cell of the small model, each half with its predictor."""
-    from specfit_runtime.simulation import simulate
-
-    results = []
-    for trace, predictor in parts:
-        results += simulate(trace, predictor=predictor, **cell.options(trace))
-    return Outcome.of(results)
+    halves_of_it = [_simulated(cell, [t], "specfit", predictor, STARTS) for t, predictor in parts]
+    return Outcome(
+        **{f.name: sum(getattr(o, f.name) for o in halves_of_it) for f in fields(Outcome)}
+    )
 
 
 def best_of(outcomes: dict[str, Outcome]) -> str:
@@ -220,7 +220,7 @@ def table(found: dict[Cell, Outcome], folder: Path) -> str:
     """Return a row per cell, losers first."""
     rows = []
     for cell, own in found.items():
-        others = fixed(cell, folder)
+        others = fixed(cell, folder, STARTS)
         best = best_of(others)
         ratio = own.speed / others[best].speed
         luck = own.tokens / own.promised, others[best].tokens / others[best].promised
@@ -253,7 +253,7 @@ def summary(found: dict[Cell, Outcome], folder: Path) -> str:
     """Return the worst cells and the means."""
     ratios, plain, single = [], [], {policy: [] for policy in FIXED}  # type: ignore[var-annotated]
     for cell, own in found.items():
-        others = fixed(cell, folder)
+        others = fixed(cell, folder, STARTS)
         ratios.append(own.speed / others[best_of(others)].speed)
         plain.append(own.speed / others["ar"].speed)
         for policy in FIXED:
@@ -278,10 +278,13 @@ def _mean(values: Sequence[float]) -> float:
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
-HEAD = """\
-x best, x ar: tokens per second relative to the best fixed policy of the cell, which only hindsight
-knows, and to plain decoding; tokens, nodes, levels: committed, verified and drafted per pass; luck:
-tokens committed over tokens that the path probabilities promised, of specfit and of that policy.
+_LENGTHS = f"{', '.join(map(str, STARTS[:-1]))} or {STARTS[-1]}"
+HEAD = f"""\
+Each cell six times from nothing learned: the first {_LENGTHS} positions of
+a text stand for its prompt. x best, x ar: tokens per second relative to the best fixed policy of
+the cell, which only hindsight knows, and to plain decoding; tokens, nodes, levels: committed,
+verified and drafted per pass; luck: tokens committed over tokens that the path probabilities
+promised, of specfit and of that policy.
 """
 
 
@@ -318,11 +321,12 @@ def report(folder: Path) -> str:
         parts.append(f"{title}\n\n{summary(found, folder)}\n\n{table(found, folder)}\n")
         print(f"{title}: {time.monotonic() - begin:.0f} s so far", file=sys.stderr)
 
-    add("True routing", {cell: simulated(cell, folder) for cell in cells()})
+    everything = {cell: simulated(cell, folder, starts=STARTS) for cell in cells()}
+    add("True routing", everything)
     three = [size for size in CACHES if size != "37.5%"]
     small = list(cells([SMALL], three))
     for predictor in ("oracle", "frequency"):
-        found = {cell: simulated(cell, folder, predictor=predictor) for cell in small}
+        found = {cell: simulated(cell, folder, "specfit", predictor, STARTS) for cell in small}
         add(f"The small model, predictor {predictor}", found)
     with tempfile.TemporaryDirectory() as work:
         halves_of_it = learned_elsewhere(folder, Path(work))

@@ -22,8 +22,10 @@ _TOLERANCE = 1e-3
 _ABSENT = -1e9
 _N_BINS = 10
 
-#: (a, b) before anything was observed.
-COLD_START = (0.75, 0.0)
+#: (a, b) before anything was observed. EAGLE's probabilities are reported to be close to acceptance
+#: (EAGLE-2, arXiv 2406.16858), which is b = 0; the drafters recorded here promise about half of it,
+#: which is b = 1 and more (docs, reliability diagram).
+COLD_START = (1.0, 0.5)
 #: How far, as standard deviations of (a, b), all depths together may lie from the cold start.
 _POOLED_SD = (0.5, 1.0)
 #: How far one depth may lie from all depths together.
@@ -128,7 +130,7 @@ class AcceptanceCalibrator:
     Parameters
     ----------
     cold_start : tuple of float
-        (a, b) before anything was observed. The default takes the drafter for overconfident.
+        (a, b) before anything was observed. The default takes the drafter for a little too modest.
     window : int
         Accepted nodes remembered per depth; twice as many for all depths together.
 
@@ -161,12 +163,12 @@ class AcceptanceCalibrator:
     --------
     >>> calibrator = AcceptanceCalibrator()
     >>> calibrator.path_prob([0, 0], [0.6, 0.2], [1.0], depth=1).round(3).tolist()
-    [0.533, 0.234]
+    [0.651, 0.217]
     >>> tree = dict(parent=[-1, 0, 0], token=[7, 8, 9], prob=[1.0, 0.6, 0.2])
     >>> for _ in range(40):  # the target always wants token 8
     ...     calibrator.observe(**tree, accepted=[0, 1], committed=[8, 3])
     >>> calibrator.path_prob([0, 0], [0.6, 0.2], [1.0], depth=1).round(2).tolist()
-    [0.9, 0.08]
+    [0.91, 0.07]
     """
 
     def __init__(

@@ -59,7 +59,7 @@ class TestColdStart:
     @given(q=st.floats(1e-5, 1 - 1e-5))
     def test_a_single_child_is_a_logistic_of_its_logit(self, q: float) -> None:
         calibrator = AcceptanceCalibrator()
-        assert conditional(calibrator, q)[0] == pytest.approx(sigmoid(0.75 * logit(q)), rel=1e-9)
+        assert conditional(calibrator, q)[0] == pytest.approx(sigmoid(logit(q) + 0.5), rel=1e-9)
         other = AcceptanceCalibrator(cold_start=(0.5, -0.2))
         assert conditional(other, q)[0] == pytest.approx(sigmoid(0.5 * logit(q) - 0.2), rel=1e-9)
 
