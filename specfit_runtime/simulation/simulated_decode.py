@@ -102,7 +102,8 @@ class SimulatedDecode:
     calibrator : AcceptanceCalibrator, optional
     warmup : int
         Positions at the start of a text that stand for its prompt: they are run one by one, warm
-        the cache and teach the predictor, and are not decoded.
+        the cache and teach the predictor. The policy sees them as plain passes; they are not
+        counted.
     seed : int
         Of the jitter.
     """
