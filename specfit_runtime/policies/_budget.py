@@ -36,7 +36,9 @@ class SpeculationBudget:
     acceptance, routing and times. Once that is lost, speculation rests for 48 plain passes and then
     is tried again with an allowance of one; each try that fails doubles the rest, and one that
     holds out with a gain ends the doubling. A text in which two passes were lost is decoded plainly
-    for 48 passes, or to its end, whatever other texts gained.
+    for 48 passes, or to its end, whatever other texts gained. A rest also ends once the plain
+    passes in it have made good what was lost, by what speculation left in the cache: so much was
+    not lost, only spent early, and such a try does not count as failed.
     """
 
     def __init__(self) -> None:
@@ -47,6 +49,8 @@ class SpeculationBudget:
         self._allowance = _ALLOWANCE
         self._text = 0.0
         self._text_left = 0
+        self._owed = 0.0
+        self._rest_before = _REST
         self._forget()
 
     def start(self) -> None:
@@ -99,15 +103,22 @@ class SpeculationBudget:
             self._unit = min(self._unit, per_token)
             return
         self._unit += (per_token - self._unit) / _UNIT_MEMORY
-        if self._left or self._text_left:
-            self._left = max(self._left - 1, 0)
-            self._text_left = max(self._text_left - 1, 0)
-        else:
-            self._enter(gained, tokens, speculated)
-
-    def _enter(self, gained: float, tokens: int, speculated: bool) -> None:
         passes = gained / self._unit if self._unit else 0.0
         passes = max(-_CLIP, min(_CLIP * tokens, passes))
+        if self._left or self._text_left:
+            self._recover(passes)
+        else:
+            self._enter(passes, speculated)
+
+    def _recover(self, passes: float) -> None:
+        self._left = max(self._left - 1, 0)
+        self._text_left = max(self._text_left - 1, 0)
+        self._owed -= passes
+        if self._owed <= 0.0:
+            self._left = self._text_left = 0
+            self._rest = self._rest_before
+
+    def _enter(self, passes: float, speculated: bool) -> None:
         if speculated:
             keep = 1.0 - 1.0 / _MEMORY
             self._weight = keep * self._weight + 1.0
@@ -119,12 +130,14 @@ class SpeculationBudget:
             self._sum += passes
         self._text += passes
         if self.hopeless:
-            self._left = self._rest
+            self._owed = max(-self._sum, -self._text)
+            self._left, self._rest_before = self._rest, self._rest
             self._rest = min(2 * self._rest, _LONGEST_REST)
             self._allowance = _TRY
             self._text = 0.0
             self._forget()
         elif self._text < -_TEXT:
+            self._owed, self._rest_before = -self._text, self._rest
             self._text, self._text_left = 0.0, _REST
         elif self._cycles >= _VERDICT and self._sum > 0.0:
             self._rest = _REST

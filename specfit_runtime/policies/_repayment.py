@@ -33,9 +33,12 @@ class LoadRepayment:
     * :math:`h`, the probability per committed token that the text uses a given expert that was
       loaded in vain,
     * :math:`g`, the same of an expert that was evicted,
-    * :math:`m`, the loads per committed token,
-    * :math:`\tau = (\mathrm{slots} + \mathrm{free}) / m`, the tokens that an unused expert stays,
-      and :math:`\tau_0 = \mathrm{free} / m`, those until the cache evicts at all,
+    * :math:`\lambda`, the probability per committed token that an expert that is not in the cache is
+      loaded, for whatever reason,
+    * :math:`E` experts of a layer, of which the cache can hold :math:`S` and holds :math:`H`,
+    * :math:`\tau_0 = \frac{1}{\lambda} \ln \frac{E - H}{E - S}`, the tokens until the cache evicts
+      at all: the fuller it is, the less is loaded,
+    * :math:`\tau = \tau_0 + \frac{S}{\lambda (E - S)}`, the tokens that an unused expert stays,
 
     a load in vain is repaid with probability :math:`1 - e^{-h \tau}`, and until it is, from
     :math:`\tau_0` on, it displaces another expert's use at the rate :math:`g`:
@@ -47,7 +50,8 @@ class LoadRepayment:
     first-out and of an unused expert under LRU (Che, Tung and Wang 2002 for the characteristic
     time); :math:`h` and :math:`g` are uses over exposure, the maximum-likelihood rates of a Poisson
     process, held to those of all layers where a layer has seen little and forgotten over some
-    thousand tokens, so that another kind of text is followed.
+    thousand tokens, so that another kind of text is followed. :math:`\lambda` is loads over exposure
+    as well, of the last passes only.
 
     Parameters
     ----------
@@ -64,14 +68,17 @@ class LoadRepayment:
         self._drafted = _Watch(n_layers, n_experts)
         self._evicted = _Watch(n_layers, n_experts)
         self._top_k = 0
-        self._tokens = 0.0
+        self._absent = np.zeros(n_layers)
         self._loads = np.zeros(n_layers)
         self._needed = np.zeros(n_layers)
         self._resident: NDArray[np.bool_] | None = None
 
     def start(self) -> None:
-        """Take note that another text begins: what was evicted before it says nothing about it."""
-        self._evicted.drop()
+        """Take note that another text begins: what was evicted before it says nothing about it.
+
+        Until then it was not used, and that counts.
+        """
+        self._evicted.end(self._evicted.watched, used=False)
         self._resident = None
 
     @property
@@ -106,15 +113,18 @@ class LoadRepayment:
         assert self._resident is not None  # look comes first
         if not self._top_k:
             return np.ones(len(slots))
-        held = self._resident.sum(axis=1)
-        free = np.maximum(slots - held, 0)
-        first, tokens = _FIRST_TOKENS * self._top_k, self._tokens + _FIRST_TOKENS
-        loads = (self._loads + first) / tokens
-        # What the text uses of the experts that are not in the cache, spread evenly over them.
-        any_other = (self._needed + first) / tokens / np.maximum(self._n_experts - held, 1)
-        used = self._drafted.rate(_DRAFTED_GAIN * any_other)
-        missed = self._evicted.rate(_EVICTED_GAIN * any_other)
-        late, gone = np.exp(-used * free / loads), np.exp(-used * (free + slots) / loads)
+        # Per expert that was not in the cache, and token.
+        first = _FIRST_TOKENS * self._top_k
+        absent = self._absent + _FIRST_TOKENS * self._n_experts
+        loaded, needed = (self._loads + first) / absent, (self._needed + first) / absent
+        used = self._drafted.rate(_DRAFTED_GAIN * needed)
+        missed = self._evicted.rate(_EVICTED_GAIN * needed)
+        # Experts outside of the full cache, and of the cache as it is.
+        full = np.maximum(self._n_experts - slots, 0)
+        now = np.maximum((~self._resident).sum(axis=1), np.maximum(full, 1))
+        with np.errstate(divide="ignore"):  # what has room for all never evicts
+            late = np.exp(-used * np.log(now / full) / loaded)
+            gone = late * np.exp(-used * slots / (full * loaded))
         share: NDArray[np.float64] = np.minimum(gone + missed / used * (late - gone), 1.0)
         return share
 
@@ -150,7 +160,7 @@ class LoadRepayment:
         keep = 1.0 - 1.0 / _MEMORY
         self._loads = keep * self._loads + misses
         self._needed = keep * self._needed + (needed & ~self._resident).sum(axis=1)
-        self._tokens = keep * self._tokens + tokens
+        self._absent = keep * self._absent + tokens * (~self._resident).sum(axis=1)
 
 
 class _Watch:
@@ -186,10 +196,6 @@ class _Watch:
         self.watched &= ~experts
         if used:
             self._uses += experts.sum(axis=1)
-
-    def drop(self) -> None:
-        """Forget what is watched now as if it had never been."""
-        self.watched[:] = False
 
     def rate(self, guess: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the uses per token of a watched expert, shape (L,).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from specfit_opt.replay.caches import get_cache
@@ -66,6 +67,37 @@ def test_what_is_evicted_for_it_is_counted_against_it() -> None:
     assert (useless.share == 1.0).all()
     # No load in vain was ever seen here, so the first guess stands.
     assert (kind.share < 1.0).all()
+
+
+def test_loads_become_rarer_as_the_cache_fills() -> None:
+    """With uniform routing all experts are alike, so only the time to the first eviction counts.
+
+    An expert is used with probability 1/E per token and loaded twice as often, because each token
+    runs a rejected node beside it. Of n experts outside the cache one is loaded per E/2n tokens, so
+    filling it takes tau = E/2 ln(E / (E - S)) tokens, and a load in vain is repaid within them
+    with probability 1 - exp(-tau / E) = 1 - sqrt((E - S) / E). Texts are short: what was not used
+    or missed by their end must count as not used so far.
+    """
+    random = np.random.default_rng(0)
+    decode = Decode(24)
+    shares = []
+    for _ in range(400):
+        decode.repayment.start()
+        decode.cache = get_cache("lru").make(L, E, 24)
+        shares.append(decode.share)
+        for _ in range(40):
+            decode.run(*random.choice(E, 2, replace=False))
+    # The first guess, that drafted experts are used more often than others, still has some weight.
+    assert np.mean(shares[100:]) == pytest.approx(np.sqrt(8 / 32), abs=0.06)
+
+
+def test_a_cache_with_room_for_all_repays_everything() -> None:
+    decode = Decode(E)
+    for token in range(4):
+        decode.run(token, 16 + token)
+    assert decode.share.tolist() == [0.0, 0.0]
+    decode.run(*range(E))
+    assert np.isfinite(decode.share).all()
 
 
 def test_layers_are_told_apart() -> None:

@@ -133,6 +133,43 @@ class TestBudget:
         budget.start()
         assert budget.allows
 
+    def test_a_rest_ends_when_what_was_lost_is_made_good(self) -> None:
+        budget = started()
+        budget.settle(1.0, 1, -2.0, True)
+        rests = []
+        for gain in (0.3, 0.0):
+            rest = 0
+            while not budget.allows:
+                # What speculation left in the cache makes plain passes shorter.
+                budget.settle(1.0, 1, gain, False)
+                rest += 1
+            rests.append(rest)
+            lose(budget)
+        # The first try did not fail, so its rest is no reason for a longer one.
+        assert rests == [7, 48]
+
+    def test_a_rest_of_a_text_ends_when_what_was_lost_is_made_good(self) -> None:
+        budget = started()
+        for _ in range(200):
+            budget.settle(2.0, 2, 0.5, True)
+        budget.start()
+        while budget.allows:
+            budget.settle(1.0, 1, -0.25, True)
+        rest = 0
+        while not budget.allows:
+            budget.settle(1.0, 1, 0.5, False)
+            rest += 1
+        assert rest == 5  # 2.25 were lost
+
+    def test_losses_in_a_rest_have_to_be_made_good_too(self) -> None:
+        budget = started()
+        budget.settle(1.0, 1, -2.0, True)
+        for gain in (-1.0, 1.0, 1.0):
+            budget.settle(1.0, 1, gain, False)
+            assert not budget.allows
+        budget.settle(1.0, 1, 1.0, False)
+        assert budget.allows
+
     def test_a_hiccup_counts_as_two_passes_at_most(self) -> None:
         budget = started()
         for _ in range(8):
