@@ -33,7 +33,7 @@ class LoadRepayment:
     * :math:`h`, the probability per committed token that the text uses a given expert that was
       loaded in vain,
     * :math:`g`, the same of an expert that was evicted,
-    * :math:`\lambda`, the probability per committed token that an expert that is not in the cache is
+    * :math:`\lambda`, the probability per committed token that an expert outside the cache is
       loaded, for whatever reason,
     * :math:`E` experts of a layer, of which the cache can hold :math:`S` and holds :math:`H`,
     * :math:`\tau_0 = \frac{1}{\lambda} \ln \frac{E - H}{E - S}`, the tokens until the cache evicts
@@ -50,8 +50,8 @@ class LoadRepayment:
     first-out and of an unused expert under LRU (Che, Tung and Wang 2002 for the characteristic
     time); :math:`h` and :math:`g` are uses over exposure, the maximum-likelihood rates of a Poisson
     process, held to those of all layers where a layer has seen little and forgotten over some
-    thousand tokens, so that another kind of text is followed. :math:`\lambda` is loads over exposure
-    as well, of the last passes only.
+    thousand tokens, so that another kind of text is followed. :math:`\lambda` is loads over
+    exposure as well, of the last passes only.
 
     Parameters
     ----------
