@@ -129,6 +129,10 @@ class Outcome:
             levels=sum(r.levels for r in results),
         )
 
+    @classmethod
+    def sum(cls, parts: Sequence[Outcome]) -> Outcome:
+        return cls(**{f.name: sum(getattr(part, f.name) for part in parts) for f in fields(cls)})
+
     @property
     def speed(self) -> float:
         return self.tokens / self.seconds
@@ -152,8 +156,15 @@ def traces(model: Model, folder: Path) -> tuple[Trace, ...]:
 @cache
 def fixed(cell: Cell, folder: Path, starts: tuple[int, ...] = ONE_START) -> dict[str, Outcome]:
     """Return what each fixed policy comes to in a cell."""
+    return replayed(cell, traces(cell.model, folder), starts)
+
+
+def replayed(
+    cell: Cell, own: Sequence[Trace], starts: Sequence[int] = ONE_START
+) -> dict[str, Outcome]:
+    """Return what each fixed policy comes to over some traces."""
     found: dict[str, list[ReplayResult]] = {}
-    for trace, start in itertools.product(traces(cell.model, folder), starts):
+    for trace, start in itertools.product(own, starts):
         able = [p for p in FIXED if not p.startswith("chain-") or int(p[6:]) <= trace.max_depth]
         for result in replay(trace, policies=able, warmup=start, **cell.options(trace)):
             found.setdefault(result.policy, []).append(result)
@@ -168,12 +179,17 @@ def simulated(
     starts: tuple[int, ...] = ONE_START,
 ) -> Outcome:
     """Return what one of the runtime's policies comes to in a cell."""
-    return _simulated(cell, traces(cell.model, folder), policy, predictor, starts)
+    return simulated_over(cell, traces(cell.model, folder), policy, predictor, starts)
 
 
-def _simulated(
-    cell: Cell, own: Sequence[Trace], policy: Any, predictor: Any, starts: Sequence[int]
+def simulated_over(
+    cell: Cell,
+    own: Sequence[Trace],
+    policy: Any = "specfit",
+    predictor: Any = "oracle",
+    starts: Sequence[int] = ONE_START,
 ) -> Outcome:
+    """Return what one of the runtime's policies comes to over some traces, one decode per start."""
     from specfit_runtime.simulation import simulate
 
     # All traces of a model have the same expert sizes.
@@ -205,9 +221,8 @@ def learned_elsewhere(folder: Path, work: Path) -> list[tuple[Trace, str]]:
 
 def crossed(cell: Cell, parts: Sequence[tuple[Trace, str]]) -> Outcome:
     """Return what specfit comes to in a cell of the small model, each half with its predictor."""
-    halves_of_it = [_simulated(cell, [t], "specfit", predictor, STARTS) for t, predictor in parts]
-    return Outcome(
-        **{f.name: sum(getattr(o, f.name) for o in halves_of_it) for f in fields(Outcome)}
+    return Outcome.sum(
+        [simulated_over(cell, [own], "specfit", predictor, STARTS) for own, predictor in parts]
     )
 
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from benchmark_scripts import benchmark_script
 from random_trace import random_trace
 
 from specfit_opt.replay import CACHES, replay
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    if not (ROOT / "benchmarks" / "cache_policies.py").is_file():
-        pytest.skip("benchmarks/ is not here: the tests run outside the checkout")
-    monkeypatch.syspath_prepend(str(ROOT))
-    module = importlib.import_module("benchmarks.cache_policies")
+    module = benchmark_script("cache_policies", monkeypatch)
     monkeypatch.setattr(module, "FIXED", ("ar", "chain-2", "eagle-8"))
     monkeypatch.setattr(module, "SHARES", ("25%", "50%"))
     monkeypatch.setattr(module, "LIVE", ("ar",))

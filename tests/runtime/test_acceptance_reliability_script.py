@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from benchmark_scripts import benchmark_script
 
 from specfit_opt.data import example_trace
 from specfit_runtime.acceptance import AcceptanceCalibrator
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Any:
-    if not (ROOT / "benchmarks" / "acceptance_reliability.py").is_file():
-        pytest.skip("benchmarks/ is not here: the tests run outside the checkout")
-    monkeypatch.syspath_prepend(str(ROOT))
-    return importlib.import_module("benchmarks.acceptance_reliability")
+    return benchmark_script("acceptance_reliability", monkeypatch)
 
 
 def test_the_error_by_hand(script: Any) -> None:

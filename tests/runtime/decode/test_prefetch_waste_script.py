@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
-
 import pytest
+from benchmark_scripts import benchmark_script
 
 from specfit_runtime import SpecFit, demo_drafter
 from specfit_runtime.predictors import PREDICTORS
 
-ROOT = Path(__file__).resolve().parents[3]
-
 
 @pytest.fixture
 def script(monkeypatch):
-    if not (ROOT / "benchmarks" / "prefetch_waste.py").is_file():
-        pytest.skip("benchmarks/ is not here: the tests run outside the checkout")
-    monkeypatch.syspath_prepend(str(ROOT))
-    return importlib.import_module("benchmarks.prefetch_waste")
+    return benchmark_script("prefetch_waste", monkeypatch)
 
 
 def test_shares_follow_from_the_counters(script) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,19 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmark_scripts import benchmark_script
 
 from specfit_runtime.router_evaluation import evaluate_router
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[Any]:
-    if not (ROOT / "benchmarks" / "router_evaluation.py").is_file():
-        pytest.skip("benchmarks/ is not here: the tests run outside the checkout")
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT))
-        yield importlib.import_module("benchmarks.router_evaluation")
+        yield benchmark_script("router_evaluation", patch)
 
 
 @pytest.fixture(scope="module")

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmark_scripts import benchmark_script
 
 from specfit_opt.data import EXAMPLE_EXPERT_BYTES, EXAMPLE_LAYER_REPEAT, example_trace
 from specfit_opt.files import save_trace
 from specfit_opt.replay import replay
 from specfit_runtime.simulation import simulate
 
-ROOT = Path(__file__).resolve().parents[3]
-
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Any:
-    if not (ROOT / "benchmarks" / "stop_rules.py").is_file():
-        pytest.skip("benchmarks/ is not here: the tests run outside the checkout")
-    monkeypatch.syspath_prepend(str(ROOT))
-    return importlib.import_module("benchmarks.stop_rules")
+    return benchmark_script("stop_rules", monkeypatch)
 
 
 def test_rules_are_held_against_the_best_fixed_policy(
     script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(script, "CACHES", ("50%",))
-    routing_replay = importlib.import_module("benchmarks.routing_replay")
+    routing_replay = benchmark_script("routing_replay", monkeypatch)
     save_trace(tmp_path / "example.npz", example_trace())
     size = {"bf16": EXAMPLE_EXPERT_BYTES}
     model = routing_replay.Model("example", ("example.npz",), size, EXAMPLE_LAYER_REPEAT)
