@@ -6,7 +6,7 @@ The draft trees of the large models' traces are simulated over one recorded text
 What is accepted is so decided by a few hundred draws, and which fixed policy is best by the same.
 Here the trees are drawn again over the same routing, a set of three at a time, to tell what is a
 policy's from what is luck. The traces are optional material beside the checkout; ``--write``
-replaces the file that the documentation shows. Twelve minutes on one core.
+replaces the file that the documentation shows. Six minutes on one core.
 
 A tree is drawn as those of the traces are: each expanded node has the probabilities of a group of
 siblings of the traces, the same group for a position of the text in all cycles, and the most

@@ -298,8 +298,8 @@ HEAD = f"""\
 Each cell six times from nothing learned: the first {_LENGTHS} positions of
 a text stand for its prompt. x best, x ar: tokens per second relative to the best fixed policy of
 the cell, which only hindsight knows, and to plain decoding; tokens, nodes, levels: committed,
-verified and drafted per pass; luck: tokens committed over tokens that the path probabilities
-promised, of specfit and of that policy.
+verified and drafted per pass; luck: tokens committed over tokens expected, of specfit by its
+calibrated probabilities, and of that policy by the drafter's.
 """
 
 
