@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from .. import __version__
+from .. import __version__, kernel
 from ..errors import SpecfitError
 from . import compare, export, generate, info, methods, replay, solve
 
@@ -70,6 +70,7 @@ def run_command(parser: argparse.ArgumentParser, argv: Sequence[str] | None = No
     """
     args = parser.parse_args(argv)
     try:
+        kernel.NAME  # noqa: B018  # one that cannot be used is reported before anything is done
         args.run(args)
         sys.stdout.flush()
     except BrokenPipeError:

@@ -1,9 +1,9 @@
 """The computing kernel: the compiled module, or its pure-Python twin.
 
 Both have the same functions with the same signatures. The environment variable
-``SPECFIT_KERNEL`` chooses: ``cython``, ``python`` or unset (the compiled one; where it was not
-built, the twin, with a RuntimeWarning). :data:`NAME` tells which one is in use, and so do
-``Solution.stats["kernel"]`` and ``specfit info``.
+``SPECFIT_KERNEL`` chooses, when the kernel is first used: ``cython``, ``python`` or unset (the
+compiled one; where it was not built, the twin, with a RuntimeWarning). :data:`NAME` tells which one
+is in use, and so do ``Solution.stats["kernel"]`` and ``specfit info``.
 """
 
 from __future__ import annotations
@@ -46,11 +46,16 @@ def _selected() -> ModuleType:
 if TYPE_CHECKING:
     from ._kernel import NAME, TreeState, evaluate, pack, solve
 else:
-    _module = _selected()
-    NAME = _module.NAME
-    TreeState = _module.TreeState
-    evaluate = _module.evaluate
-    pack = _module.pack
-    solve = _module.solve
+
+    def __getattr__(name: str) -> object:
+        """Choose the kernel when it is first used, so that an error reaches who can report it."""
+        if name not in _EXPORTED:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = _selected()
+        globals().update({name: getattr(module, name) for name in _EXPORTED})
+        return globals()[name]
+
+
+_EXPORTED = ("NAME", "TreeState", "evaluate", "pack", "solve")
 
 __all__ = ["NAME", "VARIABLE", "TreeState", "evaluate", "pack", "solve"]

@@ -36,7 +36,8 @@ def test_missing_build_falls_back_with_a_warning(tmp_path):
         "with warnings.catch_warnings(record=True) as caught:\n"
         "    warnings.simplefilter('always')\n"
         "    import specfit_opt.kernel as k\n"
-        "print(k.NAME, [str(w.message) for w in caught])"
+        "    name = k.NAME\n"
+        "print(name, [str(w.message) for w in caught])"
     )
     done = run_python(BROKEN + code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -48,6 +49,14 @@ def test_missing_build_is_an_error_where_it_was_asked_for(tmp_path):
     done = run_python(BROKEN + CHOOSE + IN_USE, "cython", cwd=tmp_path)
     assert done.returncode != 0
     assert "SPECFIT_KERNEL=cython but the compiled kernel cannot be imported" in done.stderr
+
+
+def test_the_command_line_refuses_an_unknown_choice_in_one_line(tmp_path):
+    code = "from specfit_opt.cli import main; sys.exit(main(['solve']))"
+    done = run_python(CHOOSE + code, "fortran", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert "SPECFIT_KERNEL='fortran' is unknown" in done.stderr
 
 
 def test_stats_name_the_kernel():
