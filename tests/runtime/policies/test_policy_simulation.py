@@ -133,5 +133,7 @@ def test_longer_texts(shared: Path, slots: int, cold: float, level_time: float) 
     plain = speed(decode(trace, "ar", on))
     best = max(speed(decode(trace, name, on)) for name in FIXED)
     specfit = speed(decode(trace, "specfit", on))
-    assert specfit >= 0.98 * plain
+    # 612 tokens in twelve texts. Where drafting a level takes 0.3 passes, nothing pays, and each of
+    # some five tries loses up to what the guard allows, in passes on a cold cache.
+    assert specfit >= 0.975 * plain
     assert specfit >= 0.97 * best
