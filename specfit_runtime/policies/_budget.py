@@ -50,7 +50,6 @@ class SpeculationBudget:
         self._text = 0.0
         self._text_left = 0
         self._owed = 0.0
-        self._rest_before = _REST
         self._forget()
 
     def start(self) -> None:
@@ -111,12 +110,15 @@ class SpeculationBudget:
             self._enter(passes, speculated)
 
     def _recover(self, passes: float) -> None:
-        self._left = max(self._left - 1, 0)
-        self._text_left = max(self._text_left - 1, 0)
         self._owed -= passes
         if self._owed <= 0.0:
             self._left = self._text_left = 0
-            self._rest = self._rest_before
+            return
+        self._text_left = max(self._text_left - 1, 0)
+        if self._left:
+            self._left -= 1
+            if not self._left:
+                self._rest = min(2 * self._rest, _LONGEST_REST)  # the try has failed
 
     def _enter(self, passes: float, speculated: bool) -> None:
         if speculated:
@@ -131,13 +133,12 @@ class SpeculationBudget:
         self._text += passes
         if self.hopeless:
             self._owed = max(-self._sum, -self._text)
-            self._left, self._rest_before = self._rest, self._rest
-            self._rest = min(2 * self._rest, _LONGEST_REST)
+            self._left = self._rest
             self._allowance = _TRY
             self._text = 0.0
             self._forget()
         elif self._text < -_TEXT:
-            self._owed, self._rest_before = -self._text, self._rest
+            self._owed = -self._text
             self._text, self._text_left = 0.0, _REST
         elif self._cycles >= _VERDICT and self._sum > 0.0:
             self._rest = _REST

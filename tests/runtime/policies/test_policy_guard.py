@@ -68,11 +68,7 @@ class TestBudget:
         for _ in range(4):
             while budget.allows:
                 budget.settle(1.0, 1, -0.7, True)
-            rest = 0
-            while not budget.allows:
-                budget.settle(1.0, 1, 0.0, False)
-                rest += 1
-            rests.append(rest)
+            rests.append(rested(budget))
         assert rests == [48, 96, 192, 384]
 
     def test_a_try_that_gains_ends_the_doubling(self) -> None:
@@ -138,12 +134,8 @@ class TestBudget:
         budget.settle(1.0, 1, -2.0, True)
         rests = []
         for gain in (0.3, 0.0):
-            rest = 0
-            while not budget.allows:
-                # What speculation left in the cache makes plain passes shorter.
-                budget.settle(1.0, 1, gain, False)
-                rest += 1
-            rests.append(rest)
+            # What speculation left in the cache makes plain passes shorter.
+            rests.append(rested(budget, gain))
             lose(budget)
         # The first try did not fail, so its rest is no reason for a longer one.
         assert rests == [7, 48]
@@ -155,11 +147,7 @@ class TestBudget:
         budget.start()
         while budget.allows:
             budget.settle(1.0, 1, -0.25, True)
-        rest = 0
-        while not budget.allows:
-            budget.settle(1.0, 1, 0.5, False)
-            rest += 1
-        assert rest == 5  # 2.25 were lost
+        assert rested(budget, 0.5) == 5  # 2.25 were lost
 
     def test_losses_in_a_rest_have_to_be_made_good_too(self) -> None:
         budget = started()
@@ -202,10 +190,10 @@ def lose(budget: SpeculationBudget) -> None:
         budget.settle(1.0, 1, -1.0, True)
 
 
-def rested(budget: SpeculationBudget) -> int:
+def rested(budget: SpeculationBudget, gain: float = 0.0) -> int:
     n = 0
     while not budget.allows:
-        budget.settle(1.0, 1, 0.0, False)
+        budget.settle(1.0, 1, gain, False)
         n += 1
     return n
 
