@@ -27,7 +27,8 @@ from specfit_opt.files import Trace, load_trace
 from specfit_opt.files.atomic import atomic_write
 
 from .emulated_link import ROOT, heldout_prompts
-from .routing_replay import SMALL, TRACES
+from .routing_replay import SMALL
+from .traces_command import TRACES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,11 +9,7 @@ shows, whole or not at all. Half an hour on one core.
 
 from __future__ import annotations
 
-import argparse
 import math
-import multiprocessing
-import sys
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -23,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specfit_opt.cli.table import format_table
-from specfit_opt.errors import SpecfitError
-from specfit_opt.files.atomic import atomic_write
 
-from .routing_replay import CACHES, MODELS, SMALL, TRACES, Cell, best_of, cells, fixed, simulated
+from .routing_replay import CACHES, MODELS, Cell, best_of, cells, fixed, simulated
+from .traces_command import in_processes, publish, traces_parser
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "lookahead.txt"
 #: Tokens to which the longer lookahead goes on with plain decoding.
@@ -140,33 +135,21 @@ def mean(values: list[float]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--traces", type=Path, default=TRACES, help="folder of the traces")
+    parser = traces_parser(__doc__, OUTPUT)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--write", action="store_true", help=f"write {OUTPUT.name}")
     options = parser.parse_args()
-    if not (options.traces / SMALL.files[0]).exists():
-        print(f"no traces in {options.traces}; name their folder with --traces", file=sys.stderr)
-        return 2
-    begin, found = time.monotonic(), {}
     jobs = [(cell, options.traces) for cell in cells() if cell.precision == PRECISION]
-    try:
-        with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-            for (cell, _), speeds in zip(jobs, pool.imap(run, jobs), strict=True):
-                found[cell] = speeds
-                took = time.monotonic() - begin
-                what = f"{cell.model.name}, {cell.profile}, {cell.precision}, {cell.cache}"
-                figure = ", ".join(f"{name} {speed:.3f}" for name, speed in speeds.items())
-                print(f"{what}: {figure}; {took:.0f} s so far", file=sys.stderr)
-    except SpecfitError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    text = report(found)
-    print(text)
-    if options.write:
-        with atomic_write(OUTPUT, "w") as handle:
-            handle.write(text)
-    return 0
+
+    def measured() -> str:
+        speeds = in_processes(run, jobs, options.jobs, told)
+        return report({cell: found for (cell, _), found in zip(jobs, speeds, strict=True)})
+
+    return publish(options, OUTPUT, measured)
+
+
+def told(speeds: Speeds) -> str:
+    """Return a cell's figures in a line."""
+    return ", ".join(f"{name} {speed:.3f}" for name, speed in speeds.items())
 
 
 if __name__ == "__main__":

@@ -17,29 +17,23 @@ of the text near its root.
 
 from __future__ import annotations
 
-import argparse
 import math
-import multiprocessing
 import statistics
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specfit_opt.cli.table import format_table
-from specfit_opt.errors import SpecfitError
 from specfit_opt.files import Trace
-from specfit_opt.files.atomic import atomic_write
 
 from .routing_replay import (
     FIXED,
     MODELS,
     SMALL,
-    TRACES,
     Cell,
     Outcome,
     best_of,
@@ -48,6 +42,7 @@ from .routing_replay import (
     simulated_over,
     traces,
 )
+from .traces_command import in_processes, publish, traces_parser
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "redrawn_drafts.txt"
 #: How far from its root, in positions, a rejected node takes its routing from, as in the traces.
@@ -202,23 +197,27 @@ class Result:
         return [own.speed / others[best_of(others)].speed for own, others in pairs]
 
 
+@lru_cache(maxsize=1)
+def drawn(name: str, folder: Path, n_sets: int) -> list[list[Trace]]:
+    """Draw sets of texts of a model: the same in all of its cells, which come one after another."""
+    number = [model.name for model in LARGE].index(name)
+    given = traces(LARGE[number], folder)
+    text = Text.of(given)
+    return [
+        [text.draw(np.random.default_rng((number, a_set, one))) for one in range(len(given))]
+        for a_set in range(n_sets)
+    ]
+
+
 def run(job: tuple[Cell, Path, int]) -> Result:
     """Replay a cell over ``job[2]`` sets."""
     import torch
 
     torch.set_num_threads(1)
     cell, folder, n_sets = job
-    given = traces(cell.model, folder)
-    text = Text.of(given)
-    number = [model.name for model in LARGE].index(cell.model.name)
-    own, others = [], []
-    for drawn in range(n_sets):
-        # The same trees in all cells of a model.
-        a_set = [
-            text.draw(np.random.default_rng((number, drawn, one))) for one in range(len(given))
-        ]
-        own.append(simulated_over(cell, a_set))
-        others.append(replayed(cell, a_set))
+    sets = drawn(cell.model.name, folder, n_sets)
+    own = [simulated_over(cell, a_set) for a_set in sets]
+    others = [replayed(cell, a_set) for a_set in sets]
     return Result(cell, tuple(own), tuple(others))
 
 
@@ -269,35 +268,19 @@ By set: geometric mean {statistics.geometric_mean(single):.3f}, below 0.99 in \
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--traces", type=Path, default=TRACES, help="folder of the traces")
+    parser = traces_parser(__doc__, OUTPUT)
     parser.add_argument("--sets", type=int, default=8, help="sets of three texts; default 8")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--write", action="store_true", help=f"write {OUTPUT.name}")
     options = parser.parse_args()
     if options.sets < 1 or options.jobs < 1:
         parser.error("--sets and --jobs must be at least 1")
-    if not (options.traces / LARGE[0].files[0]).exists():
-        print(f"no traces in {options.traces}; name their folder with --traces", file=sys.stderr)
-        return 2
-    begin, results = time.monotonic(), []
     jobs = [(cell, options.traces, options.sets) for cell in cells(LARGE)]
-    try:
-        with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-            for result in pool.imap(run, jobs):
-                results.append(result)
-                cell, took = result.cell, time.monotonic() - begin
-                what = f"{cell.model.name}, {cell.profile}, {cell.precision}, {cell.cache}"
-                print(f"{what}: {result.pooled[0]:.3f}; {took:.0f} s so far", file=sys.stderr)
-    except SpecfitError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    text = report(results, options.sets)
-    print(text)
-    if options.write:
-        with atomic_write(OUTPUT, "w") as handle:
-            handle.write(text)
-    return 0
+
+    def measured() -> str:
+        results = in_processes(run, jobs, options.jobs, lambda result: f"{result.pooled[0]:.3f}")
+        return report(results, options.sets)
+
+    return publish(options, OUTPUT, measured)
 
 
 if __name__ == "__main__":

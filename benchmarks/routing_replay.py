@@ -13,7 +13,6 @@ the documentation shows. Ten minutes on one core.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import sys
@@ -29,13 +28,12 @@ import numpy as np
 
 from specfit_opt.cli.table import format_table
 from specfit_opt.data import EXAMPLE_EXPERT_BYTES, EXAMPLE_LAYER_REPEAT
-from specfit_opt.errors import SpecfitError
 from specfit_opt.files import Trace, load_trace
-from specfit_opt.files.atomic import atomic_write
 from specfit_opt.replay import ReplayResult, replay
 
+from .traces_command import SMALL_TRACE, publish, traces_parser
+
 ROOT = Path(__file__).resolve().parents[1]
-TRACES = ROOT.parent / "shared" / "traces"
 OUTPUT = ROOT / "benchmarks" / "results" / "routing_replay.txt"
 
 PROFILES = ("pcie4", "nvme")
@@ -74,7 +72,7 @@ def _large(name: str, hidden: int, intermediate: int) -> Model:
 
 SMALL = Model(
     "qwen3moe-8x64",
-    ("small/qwen3moe-8x64-draft-lm.npz",),
+    (SMALL_TRACE,),
     # The small model is of Qwen3-30B-A3B's form and takes its prices, as recorded for that one.
     {"bf16": EXAMPLE_EXPERT_BYTES, "4-bit": 3_059_712},
     EXAMPLE_LAYER_REPEAT,
@@ -304,24 +302,8 @@ calibrated probabilities, and of that policy by the drafter's.
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--traces", type=Path, default=TRACES, help="folder of the traces")
-    parser.add_argument("--write", action="store_true", help=f"write {OUTPUT.name}")
-    options = parser.parse_args()
-    if not (options.traces / SMALL.files[0]).exists():
-        print(f"no traces in {options.traces}; name their folder with --traces", file=sys.stderr)
-        return 2
-    try:
-        text = report(options.traces)
-    except SpecfitError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(text)
-    if options.write:
-        OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(OUTPUT, "w") as handle:
-            handle.write(text)
-    return 0
+    options = traces_parser(__doc__, OUTPUT).parse_args()
+    return publish(options, OUTPUT, lambda: report(options.traces))
 
 
 def report(folder: Path) -> str:

@@ -11,7 +11,6 @@ differ from run to run. The replays do not. The traces are optional material bes
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -21,15 +20,12 @@ from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 from specfit_opt.cli.table import format_table
-from specfit_opt.errors import SpecfitError
-from specfit_opt.files.atomic import atomic_write
 
 from .prefetch_waste import decoded, eagle3, offloaded
 from .routing_replay import (
     CACHES,
     ROOT,
     SMALL,
-    TRACES,
     Cell,
     Outcome,
     best_of,
@@ -37,6 +33,7 @@ from .routing_replay import (
     fixed,
     simulated,
 )
+from .traces_command import publish, traces_parser
 
 if TYPE_CHECKING:
     from specfit_runtime.report import DecodeTotals
@@ -78,30 +75,15 @@ Column = dict[Cell, Found]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--traces", type=Path, default=TRACES, help="folder of the traces")
-    parser.add_argument("--write", action="store_true", help=f"write {OUTPUT.name}")
-    options = parser.parse_args()
-    if not (options.traces / SMALL.files[0]).exists():
-        print(f"no traces in {options.traces}; name their folder with --traces", file=sys.stderr)
-        return 2
-    import torch
-
-    torch.set_num_threads(1)
-    try:
-        text = report(options.traces)
-    except SpecfitError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(text)
-    if options.write:
-        with atomic_write(OUTPUT, "w") as handle:
-            handle.write(text)
-    return 0
+    options = traces_parser(__doc__, OUTPUT).parse_args()
+    return publish(options, OUTPUT, lambda: report(options.traces))
 
 
 def report(folder: Path) -> str:
     """Measure everything and return the tables; say on stderr how far it is."""
+    import torch
+
+    torch.set_num_threads(1)
     parts = [HEAD]
     for title, own, predictor in (
         ("True routing", list(cells()), "oracle"),

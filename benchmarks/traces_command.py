@@ -1,0 +1,63 @@
+"""What the benchmarks that replay the optional traces share: their command line and processes."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from specfit_opt.errors import SpecfitError
+from specfit_opt.files.atomic import atomic_write
+
+TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
+#: A recording below the folder of traces, by which it is known.
+SMALL_TRACE = "small/qwen3moe-8x64-draft-lm.npz"
+
+_Result = TypeVar("_Result")
+
+
+def traces_parser(doc: str | None, output: Path) -> argparse.ArgumentParser:
+    """Return a parser with the options ``--traces`` and ``--write``."""
+    parser = argparse.ArgumentParser(description=(doc or "").split("\n")[0])
+    parser.add_argument("--traces", type=Path, default=TRACES, help="folder of the traces")
+    parser.add_argument("--write", action="store_true", help=f"write {output.name}")
+    return parser
+
+
+def publish(options: argparse.Namespace, output: Path, report: Callable[[], str]) -> int:
+    """Print the report, and write it whole or not at all if asked; return the exit code."""
+    if not (options.traces / SMALL_TRACE).exists():
+        print(f"no traces in {options.traces}; name their folder with --traces", file=sys.stderr)
+        return 2
+    try:
+        text = report()
+    except SpecfitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(text)
+    if options.write:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(output, "w") as handle:
+            handle.write(text)
+    return 0
+
+
+def in_processes(
+    run: Callable[[Any], _Result],
+    jobs: Sequence[Any],
+    processes: int,
+    figure: Callable[[_Result], str],
+) -> list[_Result]:
+    """Run jobs, each for the cell that it begins with; say on stderr how far it is."""
+    begin, found = time.monotonic(), []
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        for (cell, *_), result in zip(jobs, pool.imap(run, jobs), strict=True):
+            found.append(result)
+            took = time.monotonic() - begin
+            what = f"{cell.model.name}, {cell.profile}, {cell.precision}, {cell.cache}"
+            print(f"{what}: {figure(result)}; {took:.0f} s so far", file=sys.stderr)
+    return found
