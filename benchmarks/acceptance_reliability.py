@@ -148,17 +148,14 @@ def recorded(n_texts: int, new_tokens: int) -> Trace:
 
 def replayed(trace: Trace) -> Children:
     """Decode all texts one after the other with one calibrator, and return what it met."""
-    from specfit_opt.replay.caches import get_cache
     from specfit_runtime.policies import make_policy
     from specfit_runtime.predictors import make_predictor
     from specfit_runtime.simulation import Machine, SimulatedDecode
 
-    shape = trace.n_layers, trace.n_experts
     # Nothing here depends on times, and the whole pool is verified whatever is resident.
     machine = Machine(
         cost_model=CostModel(1.0, 0.0, np.ones(trace.n_layers)),
         draft_time=0.0,
-        make_cache=lambda: get_cache("lru").make(*shape, trace.n_experts),
         slots=trace.n_experts,
     )
     pool = int(np.diff(trace.cycle_start).max())

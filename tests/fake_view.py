@@ -107,6 +107,10 @@ class FakeView(DraftView):
         return np.full(len(self._resident), self._resident.shape[1], dtype=np.int64)
 
     @property
+    def cache_policy(self) -> str:
+        return "lru"
+
+    @property
     def level_time(self) -> float:
         self.calls["prices"] += 1
         return self._level_time

@@ -207,6 +207,7 @@ class _Run:
         self._charge(pool, choice)
         self.policy.observe(pool, choice)
         emitted = pool.emitted(choice.mask)
+        self.cache.committed(emitted)
         self.tokens += emitted
         return emitted
 

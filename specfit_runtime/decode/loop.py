@@ -185,7 +185,8 @@ class DecodeLoop:
         # Where the policy asked no predictions, none are made for it here either.
         predicted = expert_union(view.experts()[nodes], len(used[0])) if view.predicted else None
         self._prefetcher.learn(predicted, used, resident, verified - chosen - waited)
-        cache.end_pass()  # what was prefetched in vain is in this cycle's account, not in none
+        # What was prefetched in vain is in this cycle's account, not in none.
+        cache.end_pass(len(taken.tokens))
         moved = cache.counters() - before
         end = self._settled = perf_counter()
 
@@ -248,6 +249,7 @@ class DecodeLoop:
             level_time=None if correction is None else correction.level_time,
             resident=resident,
             slots=self._slots,
+            cache_policy=self._offload.cache.policy,
             rate=self._tokens / self._seconds if self._tokens else None,
         )
 

@@ -83,7 +83,7 @@ class Prefetcher:
             ahead either.
         """
         begin = perf_counter()
-        if cache.weighs:
+        if cache.admission:
             likely = paths.of(experts, cache.n_experts) >= LEAST_WEIGHT
             layers = np.arange(experts.shape[1])[:, None]
             experts = np.where((experts >= 0) & likely[layers, experts], experts, -1)

@@ -40,6 +40,8 @@ class Prices:
         Experts in fast memory, a live view.
     slots : ndarray of int64, shape (L,)
         Experts of each layer that the cache can hold.
+    cache_policy : str
+        What the cache evicts.
     rate : float or None
         Tokens per second of this decode so far.
     """
@@ -48,6 +50,7 @@ class Prices:
     level_time: Callable[[int], float] | None
     resident: NDArray[np.bool_]
     slots: NDArray[np.int64]
+    cache_policy: str
     rate: float | None
 
 
@@ -169,6 +172,11 @@ class CycleView(DraftView):
     def slots(self) -> NDArray[np.int64]:
         """See `DraftView`."""
         return self._prices.slots
+
+    @property
+    def cache_policy(self) -> str:
+        """See `DraftView`."""
+        return self._prices.cache_policy
 
     @property
     def level_time(self) -> float:

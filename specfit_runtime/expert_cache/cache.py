@@ -226,10 +226,17 @@ class ExpertCache:
         """Begin a pass over the layers, and end the one before."""
         self.end_pass()
 
-    def end_pass(self) -> None:
-        """End the pass: what was prefetched for it and not used is wasted, and may be evicted."""
+    def end_pass(self, tokens: int = 1) -> None:
+        """End the pass: what was prefetched for it and not used is wasted, and may be evicted.
+
+        Parameters
+        ----------
+        tokens : int
+            What the pass committed, for eviction policies that reckon in tokens.
+        """
         with self.lock:
             self._mend()
+            self._policy.committed(tokens)
             for layer, wanted in enumerate(self._wanted):
                 if wanted:
                     self._end_pass_of(layer)
@@ -293,6 +300,11 @@ class ExpertCache:
     def weighs(self) -> bool:
         """Whether the eviction policy makes use of the weights that :meth:`use` takes."""
         return self._kind.weighs
+
+    @property
+    def admission(self) -> bool:
+        """Whether the eviction policy keeps out what only unlikely tokens use."""
+        return self._kind.admission
 
     def use(
         self,

@@ -53,15 +53,16 @@ class PlainGuard:
         self.budget = SpeculationBudget()
         self._time = PlainTime()
         self._waited = self._loads = 0.0
-        self._forget_cache()
+        self._cache: PlainCache | None = None
+        self._begin()
 
     def start(self) -> None:
         """Begin another text: from here on both decode from the same cache."""
         self.budget.start()
-        self._forget_cache()
+        self._begin()
 
-    def _forget_cache(self) -> None:
-        self._cache: PlainCache | None = None
+    def _begin(self) -> None:
+        self._begun = False
         self._pass_seconds = 0.0
         self._load_seconds = 0.0
         self._stock = 0.0
@@ -74,7 +75,11 @@ class PlainGuard:
     def look(self, view: DraftView) -> None:
         """See the cache and the prices before a cycle."""
         if self._cache is None:
-            self._cache = PlainCache(view.resident, view.slots)
+            n_experts = view.resident.shape[1]
+            self._cache = PlainCache(view.cache_policy, view.slots, n_experts)
+        if not self._begun:
+            self._cache.take_over(view.resident)
+            self._begun = True
         cost = view.cost_model
         self._pass_seconds = cost.fixed_time + node_time_at(cost, 1)
         self._load_seconds = mean_expert_time(cost)
@@ -85,7 +90,7 @@ class PlainGuard:
         stock: Stock | None = None,
     ) -> None:
         """Compare a cycle with plain decoding of the same tokens."""
-        if self._cache is None:
+        if self._cache is None or not self._begun:
             return
         rows = np.searchsorted(outcome.choice.nodes, outcome.accepted)[: outcome.committed]
         plain_misses = float(self._cache.run(outcome.experts[rows]).sum())

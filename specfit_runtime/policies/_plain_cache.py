@@ -5,33 +5,53 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from specfit_opt.replay.caches import Cache, get_cache
+
+from ..expert_union import expert_union
+
 
 class PlainCache:
-    """Simulates one least-recently-used cache per layer, fed with the committed tokens alone.
-
-    A real cache of another kind is only approximated.
+    """Simulates the expert cache, fed with the committed tokens alone, one a pass.
 
     Parameters
     ----------
-    resident : ndarray of bool, shape (L, E)
-        What is in the real cache at the beginning; copied.
+    cache_policy : str
+        What it evicts, by name.
     slots : ndarray of int64, shape (L,)
+    n_experts : int
+
+    Raises
+    ------
+    InvalidInputError
+        If there is no such cache policy.
     """
 
-    def __init__(self, resident: NDArray[np.bool_], slots: NDArray[np.int64]) -> None:
-        n_layers, n_experts = resident.shape
-        # A last column takes the padding, -1.
-        self._stamp = np.full((n_layers, n_experts + 1), -1, dtype=np.int64)
-        self._resident = np.zeros((n_layers, n_experts + 1), dtype=np.bool_)
-        self._resident[:, :-1] = resident
-        self._slots = slots
-        self._layer = np.arange(n_layers)[:, None]
-        self._clock = 0
+    def __init__(self, cache_policy: str, slots: NDArray[np.int64], n_experts: int) -> None:
+        kind = get_cache(cache_policy)
+        # A simulated cache has as many slots in all of its layers.
+        self._parts: list[tuple[NDArray[np.int64], Cache]] = []
+        for size in np.unique(slots):
+            layers = np.flatnonzero(slots == size)
+            self._parts.append((layers, kind.make(len(layers), n_experts, int(size))))
+        self._shape = len(slots), n_experts
 
     @property
     def resident(self) -> NDArray[np.bool_]:
         """What plain decoding would have in the cache, shape (L, E)."""
-        return self._resident[:, :-1]
+        resident = np.empty(self._shape, dtype=np.bool_)
+        for layers, cache in self._parts:
+            resident[layers] = cache.resident
+        return resident
+
+    def take_over(self, resident: NDArray[np.bool_]) -> None:
+        """Go on with what is in the real cache, keeping what is known of earlier uses.
+
+        Parameters
+        ----------
+        resident : ndarray of bool, shape (L, E)
+        """
+        for layers, cache in self._parts:
+            cache.take_over(resident[layers])
 
     def run(self, experts: NDArray[np.integer]) -> NDArray[np.int64]:
         """Run tokens one after the other.
@@ -48,28 +68,11 @@ class PlainCache:
 
         Notes
         -----
-        O(n L k), and O(L E) more for each token that evicts something.
+        O(n L E log E).
         """
-        missed = np.zeros(len(self._slots), dtype=np.int64)
-        for ids in experts:
-            self._clock += 1
-            new = ~self._resident[self._layer, ids] & (ids >= 0)
-            missed += new.sum(axis=1)
-            self._stamp[self._layer, ids] = self._clock
-            if not new.any():
-                continue
-            self._resident[self._layer, ids] = True
-            self._resident[:, -1] = False
-            self._evict()
+        missed = np.zeros(self._shape[0], dtype=np.int64)
+        for token in experts:
+            used = expert_union(token[None], self._shape[1])
+            for layers, cache in self._parts:
+                missed[layers] += np.count_nonzero(cache.use(used[layers]), axis=1)
         return missed
-
-    def _evict(self) -> None:
-        resident = self.resident
-        over = resident.sum(axis=1) - self._slots
-        layers = np.flatnonzero(over > 0)
-        if not layers.size:
-            return
-        stamp = np.where(resident[layers], self._stamp[layers, :-1], np.iinfo(np.int64).max)
-        oldest = np.argsort(stamp, axis=1, kind="stable")[:, : int(over.max())]
-        row, rank = np.nonzero(np.arange(oldest.shape[1]) < over[layers, None])
-        self._resident[layers[row], oldest[row, rank]] = False

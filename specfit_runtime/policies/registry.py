@@ -84,6 +84,11 @@ class DraftView(ABC):
 
     @property
     @abstractmethod
+    def cache_policy(self) -> str:
+        """What the cache evicts, by its name in ``specfit_opt.replay.CACHES``."""
+
+    @property
+    @abstractmethod
     def level_time(self) -> float:
         """Predicted seconds of drafting one more level."""
 

@@ -202,6 +202,7 @@ class Lookahead(Policy):
                 if chance <= 0.0:
                     continue
                 left, end, value = copy.deepcopy(after), tokens, 0.0
+                left.committed(tokens)
                 there = pool(tokens) if self._passes == 2 else None
                 if there is not None:
                     best, deep, _ = there.best(after.resident, rate)
@@ -215,6 +216,7 @@ class Lookahead(Policy):
         """Let the cache that is expected go along, and the running rate."""
         assert self._cache is not None  # choose comes first
         self._cache.use(expert_union(outcome.experts, self._cache.resident.shape[1]))
+        self._cache.committed(outcome.committed)
         if self._counts:
             self._tokens += outcome.committed
             self._seconds += outcome.seconds - float(self._needed[outcome.committed])

@@ -163,9 +163,8 @@ def _machine(trace: Trace, setting: ReplaySetting, slots: int) -> Machine:
     return Machine(
         cost_model=CostModel(cost.fixed_time, cost.node_time, time),
         draft_time=setting.machine.draft_time,
-        make_cache=lambda: setting.cache.make(trace.n_layers, trace.n_experts, slots),
         slots=slots,
-        weighs=setting.cache.weighs,
+        cache_policy=setting.cache.name,
     )
 
 

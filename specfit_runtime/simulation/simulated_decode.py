@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from specfit_opt import CostModel
 from specfit_opt.files import Trace
 from specfit_opt.path_weights import PathWeights
-from specfit_opt.replay.caches import Cache
+from specfit_opt.replay.caches import get_cache
 from specfit_opt.solution import node_time_at
 
 from ..acceptance import AcceptanceCalibrator
@@ -33,21 +33,18 @@ class Machine:
         Of a pass without drafting; ``expert_time`` per layer.
     draft_time : float
         Seconds per drafted level.
-    make_cache : callable
-        Returns an empty cache.
     slots : int
-        Experts of each layer that it holds.
-    weighs : bool
-        Whether the cache asks how likely committed tokens are to use an expert.
+        Experts of each layer that the cache holds.
+    cache_policy : str
+        What it evicts, by name.
     jitter : float
         Relative scatter of the time of a pass, exponentially distributed around its mean.
     """
 
     cost_model: CostModel
     draft_time: float
-    make_cache: Callable[[], Cache]
     slots: int
-    weighs: bool = False
+    cache_policy: str = "lru"
     jitter: float = 0.0
 
 
@@ -131,6 +128,7 @@ class SimulatedDecode:
         """Go on with the texts of another trace of the same model, keeping what was learned."""
         self.trace = trace
         self.machine = machine
+        self._kind = get_cache(machine.cache_policy)
         self._slots = np.full(trace.n_layers, machine.slots, dtype=np.int64)
         self._shape = trace.n_layers, trace.n_experts, trace.experts.shape[2]
 
@@ -151,7 +149,7 @@ class SimulatedDecode:
         list of SimulatedCycle
             A pass that reaches past the end counts whole.
         """
-        self._cache = self.machine.make_cache()
+        self._cache = self._kind.make(*self._shape[:2], self.machine.slots)
         self._tokens, self._seconds = 0, 0.0
         self.predictor.start(*self._shape)
         self.policy.start()
@@ -174,6 +172,7 @@ class SimulatedDecode:
             level_time=self.correction.level_time,
             resident=resident,
             slots=self._slots,
+            cache_policy=machine.cache_policy,
             rate=self._tokens / self._seconds if self._tokens else None,
         )
         view = RecordedView(
@@ -183,7 +182,7 @@ class SimulatedDecode:
         nodes = choice.nodes
         true = view.true_experts[nodes]
         used = expert_union(true, trace.n_experts)
-        weight = _weights(view, nodes, true, trace.n_experts) if machine.weighs else None
+        weight = _weights(view, nodes, true, trace.n_experts) if self._kind.weighs else None
         misses = np.count_nonzero(self._cache.use(used, weight), axis=1)
         predicted = misses
         if view.predicted:
@@ -195,6 +194,7 @@ class SimulatedDecode:
         hits = int(np.count_nonzero(used)) - int(misses.sum())
         transfer = float(misses @ _layer_time(cost)) + hits * cost.resident_time
         accepted = nodes[view.accepted[nodes]]
+        self._cache.committed(len(accepted))
         if view.levels:
             # Nodes stand for tokens: recorded tokens of siblings need not differ.
             ids = np.arange(len(view.parent))

@@ -120,6 +120,31 @@ def test_layers_do_not_mix(
             assert np.array_equal(cache.resident[0], together.resident[i])
 
 
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "belady"])
+@given(workload=workloads())
+def test_taking_over_keeps_the_order_of_uses(
+    name: str, workload: tuple[int, Passes, list[NDArray[np.float64]]]
+) -> None:
+    slots, passes, weights = workload
+    cache, other = made(name, slots, passes), made(name, slots, passes)
+    half = len(passes) // 2
+    for used, weight in zip(passes[:half], weights, strict=False):
+        cache.use(used, weight)
+        other.use(used, weight)
+    # What is there already changes nothing.
+    other.take_over(cache.resident)
+    for used, weight in zip(passes[half:], weights[half:], strict=True):
+        assert np.array_equal(cache.use(used, weight), other.use(used, weight))
+        assert np.array_equal(cache.resident, other.resident)
+    # Something else counts as never used, and is held from then on.
+    held = np.cumsum(~passes[-1], axis=1, dtype=np.int64) * ~passes[-1]
+    held = (held > 0) & (held <= slots)
+    other.take_over(held)
+    assert np.array_equal(other.resident, held)
+    assert not other.resident.flags.writeable
+    assert np.array_equal(other.use(passes[-1], weights[-1]), passes[-1])
+
+
 def test_all_resident() -> None:
     (used,) = sets({1, 2}, n_experts=4)
     cache = get_cache("resident").make(1, 4, 4)
@@ -154,16 +179,25 @@ def test_lfu_forgets() -> None:
     assert held_after("lfu", 1, *famous, *[{2}] * fresh) == [2]
 
 
+def committed_by(number: int) -> int:
+    return 1 + number * number % 4
+
+
 @given(workload=workloads())
 def test_lfu_is_the_sum_of_decayed_uses(
     workload: tuple[int, Passes, list[NDArray[np.float64]]],
 ) -> None:
     slots, passes, _ = workload
     cache = made("lfu", slots, passes)
+    begun = []
     for now, used in enumerate(passes):
         before = cache.resident
+        begun.append(sum(committed_by(at) for at in range(now)))
         cache.use(used)
-        worth = sum(DECAY ** (now - at) * u for at, u in enumerate(passes[: now + 1]))
+        if committed_by(now) > 1:  # one is what every pass is taken for
+            cache.committed(committed_by(now))
+        ages = [begun[now] - at for at in begun]
+        worth = sum(DECAY**age * u for age, u in zip(ages, passes, strict=False))
         kept, gone = cache.resident, (before | used) & ~cache.resident
         for layer in range(len(used)):
             if gone[layer].any() and kept[layer].any():

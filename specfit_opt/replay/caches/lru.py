@@ -61,6 +61,11 @@ class LRUCache(Cache):
         self._resident = frozen(keys >= 0)
         return missed
 
+    def take_over(self, resident: NDArray[np.bool_]) -> None:
+        """Go on with the experts ``resident``, shape (L, E)."""
+        self._keys = np.where(resident, np.maximum(self._keys, self._ids), -1)
+        self._resident = frozen(np.array(resident))
+
 
 CACHE = CacheKind(
     name="lru",

@@ -54,6 +54,10 @@ class RankedCache(Cache):
         self._resident = frozen(held)
         return missed
 
+    def take_over(self, resident: NDArray[np.bool_]) -> None:
+        """Go on with the experts ``resident``, shape (L, E)."""
+        self._resident = frozen(np.array(resident))
+
     @abstractmethod
     def _note(self, used: NDArray[np.bool_]) -> None:
         """Note what a pass uses; ``self._resident`` is what was there before it."""

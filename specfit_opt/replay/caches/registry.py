@@ -33,6 +33,26 @@ class Cache(ABC):
             weigh. None: every used expert is certain.
         """
 
+    def committed(self, tokens: int) -> None:
+        """Learn how many tokens the last pass committed; one, if nothing is said.
+
+        For kinds that reckon in tokens: a pass over a tree may stand for many plain ones.
+        """
+        return
+
+    @abstractmethod
+    def take_over(self, resident: NDArray[np.bool_]) -> None:
+        """Go on with what is in fast memory, whatever was there before.
+
+        What is known of earlier uses is kept; an expert of which nothing is known counts as never
+        used.
+
+        Parameters
+        ----------
+        resident : ndarray of bool, shape (L, E)
+            Copied; at most as many experts of a layer as there are slots.
+        """
+
     def foresee(self, passes: Sequence[NDArray[np.bool_]]) -> None:
         """Learn what all coming passes use; called before the first, for clairvoyant kinds."""
         return

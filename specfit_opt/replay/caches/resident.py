@@ -28,6 +28,9 @@ class AllResident(Cache):
         """Run one pass; nothing is ever missing."""
         return self._missed
 
+    def take_over(self, resident: NDArray[np.bool_]) -> None:
+        """Everything is there, whatever is said."""
+
 
 CACHE = CacheKind(
     name="resident",

@@ -55,4 +55,5 @@ POLICY = EvictionKind(
     source="admission as in TinyLFU (Einziger et al. 2017, doi:10.1145/3149371), by path "
     "probability in place of frequency",
     weighs=True,
+    admission=True,
 )

@@ -48,6 +48,10 @@ class EvictionPolicy(ABC):
         self._demand[layer, experts] = demand
         self._note(layer, experts)
 
+    def committed(self, tokens: int) -> None:
+        """Note how many tokens the last pass committed; one, if nothing is said."""
+        return
+
     def victims(
         self,
         layer: int,
@@ -106,6 +110,8 @@ class EvictionKind:
         What the rule follows.
     weighs : bool
         Whether it makes use of weights.
+    admission : bool
+        Whether it keeps out what only unlikely tokens use.
     """
 
     name: str
@@ -113,3 +119,4 @@ class EvictionKind:
     summary: str
     source: str
     weighs: bool = False
+    admission: bool = False

@@ -52,7 +52,7 @@ def test_it_changes_its_mind():
 
 def test_the_time_of_asking_counts():
     class Slow:
-        weighs = False
+        admission = False
 
         def prefetch(self, layer, experts):
             for _ in range(200_000):
@@ -73,8 +73,8 @@ class Asked:
 
     n_experts = N_EXPERTS
 
-    def __init__(self, weighs=False):
-        self.weighs = weighs
+    def __init__(self, admission=False):
+        self.admission = admission
         self.calls = []
 
     def prefetch(self, layer, experts):
@@ -91,7 +91,7 @@ def test_it_asks_layer_by_layer_for_the_likeliest_first_and_never_for_padding():
 
 
 def test_it_asks_for_nothing_that_the_cache_keeps_out():
-    cache = Asked(weighs=True)
+    cache = Asked(admission=True)
     experts = np.array([[[4, 2]], [[2, 3]], [[3, -1]], [[7, 9]]])
     fresh(True).issue(cache, experts, PathWeights([-1, 0, 0, 1], [1.0, 0.06, 0.05, 0.02]))
     # 3 is met with 0.06 + 0.05; 7 and 9 with 0.02. 2 and 3 are each predicted for two nodes.

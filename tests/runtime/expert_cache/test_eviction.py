@@ -95,24 +95,30 @@ def test_layers_do_not_mix(name: str) -> None:
 @given(
     slots=st.integers(1, N_EXPERTS),
     passes=st.lists(
-        st.tuples(st.integers(0, N_EXPERTS - 1), st.sampled_from([0.0, 0.05, 0.5, 1.0])),
+        st.tuples(
+            st.integers(0, N_EXPERTS - 1),
+            st.sampled_from([0.0, 0.05, 0.5, 1.0]),
+            st.integers(1, 5),
+        ),
         max_size=40,
     ),
 )
 def test_the_replay_cache_of_the_same_name_does_the_same(
-    name: str, slots: int, passes: list[tuple[int, float]]
+    name: str, slots: int, passes: list[tuple[int, float, int]]
 ) -> None:
     """Where nothing in use stands in the way, that is where a pass uses one expert."""
     cache = cache_of(name, slots)
     kind = get_cache(name)
     assert kind.weighs == cache.weighs
     reference = kind.make(1, N_EXPERTS, slots)
-    for expert, likely in passes:
+    for expert, likely, tokens in passes:
         used = np.zeros((1, N_EXPERTS), dtype=np.bool_)
         used[0, expert] = True
         missed = reference.use(used, np.where(used, likely, 0.0))
         before = cache.counters()
         use_all(cache, 0, [expert], weight=[likely])
+        reference.committed(tokens)
+        cache.end_pass(tokens)
         assert (cache.counters() - before).misses == missed.sum()
         assert np.array_equal(cache.resident, reference.resident)
 
@@ -208,5 +214,8 @@ def test_lfu_counts_as_the_definition_says() -> None:
         exact *= lfu.DECAY
         exact[used] += 1.0
         policy.touch(0, used.tolist(), [1] * len(used))
+        tokens = int(rng.integers(1, 8))
+        exact *= lfu.DECAY ** (tokens - 1)
+        policy.committed(tokens)
         assert policy.victims(0, range(N_EXPERTS), 8) == np.argsort(exact, kind="stable").tolist()
     assert policy._unit[0] < unit_start  # type: ignore[attr-defined]

@@ -14,7 +14,6 @@ import pytest
 from specfit_opt import CostModel
 from specfit_opt.data import example_trace
 from specfit_opt.files import Trace, load_trace
-from specfit_opt.replay.caches import get_cache
 from specfit_runtime.policies import Policy, SpecFitPolicy, make_policy
 from specfit_runtime.predictors import make_predictor
 from specfit_runtime.simulation import Machine, SimulatedCycle, SimulatedDecode
@@ -31,7 +30,6 @@ def machine(
     return Machine(
         cost_model=CostModel(1.0, node_time, np.full(8, cold / 32)),
         draft_time=level_time,
-        make_cache=lambda: get_cache("lru").make(8, 64, slots),
         slots=slots,
         jitter=jitter,
     )

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from specfit_opt import CostModel
 from specfit_opt.data import example_trace
 from specfit_opt.files import Trace
-from specfit_opt.replay.caches.lru import LRUCache
 from specfit_runtime.acceptance import AcceptanceCalibrator
 from specfit_runtime.errors import InvalidInputError
 from specfit_runtime.expert_union import expert_union
@@ -78,7 +77,6 @@ def decode(trace: Trace, policy: Lookahead | SpecFitPolicy) -> list[SimulatedCyc
     machine = Machine(
         cost_model=CostModel(1.0, 0.0, np.ones(1)),
         draft_time=0.05,
-        make_cache=lambda: LRUCache(1, 8, 4),
         slots=4,
     )
     calibrator = AcceptanceCalibrator(cold_start=(1.0, 0.0))  # takes the drafter at its word
@@ -91,11 +89,9 @@ def decode(trace: Trace, policy: Lookahead | SpecFitPolicy) -> list[SimulatedCyc
 def decode_example(policy: Lookahead) -> list[SimulatedCycle]:
     """Decode the beginning of a recorded text."""
     trace = example_trace()
-    shape = trace.n_layers, trace.n_experts
     machine = Machine(
         cost_model=CostModel(0.025, 5e-5, np.full(trace.n_layers, 2.5e-3)),
         draft_time=1.2e-3,
-        make_cache=lambda: LRUCache(*shape, 16),
         slots=16,
     )
     return SimulatedDecode(trace, policy, machine, make_predictor("oracle")).text(0, 36)
