@@ -21,6 +21,7 @@ from specfit_opt.path_weights import PathWeights
 from .checkpoint import Checkpoint, ExpertIndex, checkpoint_folder, index_experts
 from .errors import BusyError, CheckpointError, InvalidInputError
 from .expert_cache import (
+    DEFAULT_EVICTION,
     ExpertCache,
     default_scratch,
     get_eviction_policy,
@@ -248,7 +249,7 @@ def load_offloaded(
     store: str = "disk",
     device: str | torch.device = "cpu",
     dtype: torch.dtype | str | None = None,
-    cache_policy: str = "lru",
+    cache_policy: str = DEFAULT_EVICTION,
     attn_implementation: str | None = None,
     scratch: int | None = None,
     direct_io: bool = False,
@@ -278,7 +279,7 @@ def load_offloaded(
         What it computes in: float32, bfloat16, float16 or float64. By default as the checkpoint
         says.
     cache_policy : str
-        Which expert gives up its slot first: ``lru``, ``lru-2``, ``lfu``, ``fifo`` or ``admit``.
+        Which expert gives up its slot first: ``lfu``, ``lru``, ``lru-2``, ``fifo`` or ``admit``.
     attn_implementation : {"eager", "sdpa"}, optional
         By default what the stock model chooses.
     scratch : int, optional
@@ -380,7 +381,7 @@ def attach_experts(
     store: ExpertStore,
     slots: Sequence[int],
     *,
-    cache_policy: str = "lru",
+    cache_policy: str = DEFAULT_EVICTION,
     scratch: int,
     source: str,
 ) -> Offload:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -11,6 +12,11 @@ import pytest
 # machines that run the suite are shared.
 hypothesis.settings.register_profile("specfit", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("specfit")
+
+# A suite that was started in the background of a script ignores interrupts, and what it starts
+# inherits that; tests of interrupts send them to what they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

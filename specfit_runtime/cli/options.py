@@ -42,7 +42,7 @@ def add_model_options(parser: argparse._ActionsContainer) -> None:
         help="experts kept beside the model: a share (0.25, 25%%), bytes (8GiB) or experts per "
         "layer (16) (0.25)",
     )
-    parser.add_argument("--cache-policy", metavar="NAME", help="what the cache evicts (lru)")
+    parser.add_argument("--cache-policy", metavar="NAME", help="what the cache evicts (lfu)")
     parser.add_argument(
         "--emulate-link",
         type=float,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..errors import BusyError, InvalidInputError
 from ..stores._host_memory import available_bytes
 from .counters import CacheCounters
-from .eviction import get_eviction_policy
+from .eviction import DEFAULT_EVICTION, get_eviction_policy
 from .layer_slots import Entry, LayerSlots
 from .ready_batch import ReadyBatch
 from .scratch import Scratch
@@ -107,7 +107,7 @@ class ExpertCache:
         store: ExpertStore,
         slots: Sequence[int],
         *,
-        policy: str = "lru",
+        policy: str = DEFAULT_EVICTION,
         scratch: int,
         device: torch.device | str | None = None,
     ) -> None:

@@ -13,6 +13,9 @@ EVICTION_POLICIES: dict[str, EvictionKind] = {
     module.POLICY.name: module.POLICY for module in (lru, lru_2, lfu, fifo, admit)
 }
 
+#: What loads least on the traces and texts of docs/replay.
+DEFAULT_EVICTION = "lfu"
+
 
 def get_eviction_policy(name: Any) -> EvictionKind:
     """Return the eviction policy registered as ``name``.
@@ -31,4 +34,10 @@ def get_eviction_policy(name: Any) -> EvictionKind:
     return kind
 
 
-__all__ = ["EVICTION_POLICIES", "EvictionKind", "EvictionPolicy", "get_eviction_policy"]
+__all__ = [
+    "DEFAULT_EVICTION",
+    "EVICTION_POLICIES",
+    "EvictionKind",
+    "EvictionPolicy",
+    "get_eviction_policy",
+]

@@ -43,7 +43,7 @@ def test_the_table_says_what_was_moved_and_over_what(capsys):
     out = capsys.readouterr().out
     assert out.startswith("Emma could not |")
     assert "emulated link of 10.0 GB/s" in out
-    assert "8 layers of 64 experts, 4 per token; 4 per layer cached (lru)" in out
+    assert "8 layers of 64 experts, 4 per token; 4 per layer cached (lfu)" in out
     lines = out.splitlines()
     (header,) = (line for line in lines if line.startswith("policy "))
     for column in ("tokens/pass", "bytes/token", "hits", "draft", "search", "transfer", "verify"):

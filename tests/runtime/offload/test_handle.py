@@ -37,7 +37,7 @@ def test_what_the_handle_says(model: Any) -> None:
     assert offload.index is offload.store.index
     assert offload.store.name == "disk"
     text = repr(offload)
-    for part in ("qwen3_moe", "3 layers x 8 experts, top-2", "disk", "3 slots per layer (lru)"):
+    for part in ("qwen3_moe", "3 layers x 8 experts, top-2", "disk", "3 slots per layer (lfu)"):
         assert part in text
     assert "float32 on cpu" in text
     assert "closed" not in text

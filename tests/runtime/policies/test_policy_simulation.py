@@ -25,12 +25,18 @@ COLD = (0.5, 5.0, 20.0)
 
 
 def machine(
-    slots: int, cold: float, level_time: float, node_time: float = 0.02, jitter: float = 0.0
+    slots: int,
+    cold: float,
+    level_time: float,
+    node_time: float = 0.02,
+    jitter: float = 0.0,
+    cache_policy: str = "lru",
 ) -> Machine:
     return Machine(
         cost_model=CostModel(1.0, node_time, np.full(8, cold / 32)),
         draft_time=level_time,
         slots=slots,
+        cache_policy=cache_policy,
         jitter=jitter,
     )
 
@@ -56,10 +62,11 @@ def speed(cycles: list[SimulatedCycle]) -> float:
 @pytest.mark.parametrize("slots", [8, 16, 32])
 @pytest.mark.parametrize("cold", COLD)
 @pytest.mark.parametrize("level_time", [0.02, 0.3])
+@pytest.mark.parametrize("cache_policy", ["lru", "lfu"])
 def test_specfit_is_as_fast_as_plain_decoding(
-    slots: int, cold: float, level_time: float
+    slots: int, cold: float, level_time: float, cache_policy: str
 ) -> None:
-    on = machine(slots, cold, level_time)
+    on = machine(slots, cold, level_time, cache_policy=cache_policy)
     trace = example_trace()
     # 132 tokens from nothing learned: one and a half passes may be lost, one more in a second try,
     # and each by what a single cycle loses beyond that. A pass on a cold cache is long.
