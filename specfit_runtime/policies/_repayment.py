@@ -47,8 +47,9 @@ class LoadRepayment:
 
     at most 1. In a cache that is still filling almost everything is repaid; in a small full one
     :math:`h` and :math:`g` are alike and almost nothing is. The lifetime is that of first-in
-    first-out and of an unused expert under LRU (Che, Tung and Wang 2002 for the characteristic
-    time); :math:`h` and :math:`g` are uses over exposure, the maximum-likelihood rates of a Poisson
+    first-out, an upper bound for an unused expert under LRU or LFU (Che, Tung and Wang 2002 for the
+    characteristic time); a lifetime measured instead gained next to nothing in replays with either.
+    :math:`h` and :math:`g` are uses over exposure, the maximum-likelihood rates of a Poisson
     process, held to those of all layers where a layer has seen little and forgotten over some
     thousand tokens, so that another kind of text is followed. :math:`\lambda` is loads over
     exposure as well, of the last passes only.
