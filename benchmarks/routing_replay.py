@@ -5,11 +5,11 @@
 A cell is a model, a machine, an expert size and a cache size. With true routing all traces are
 replayed, the three simulations of a large model one after the other, as texts of one decode; with
 predicted routing the small model's recording alone, whose layers stand for six each. Fixed policies
-are replayed with the reference semantics of the trace format. Each cell is replayed six times from
-nothing learned, beginning at other positions of the texts, because a text is short and one pass may
-be lucky. The cache is an LRU, as the trace format says; true routing is also replayed with the cache
-policy that is the runtime's default. The traces are optional material beside the checkout; ``--write`` replaces the file that
-the documentation shows. A quarter of an hour on one core.
+are replayed with the reference semantics of the trace format, so the cache is an LRU; with true
+routing also what the runtime has by default. Each cell is replayed six times from nothing learned,
+beginning at other positions of the texts, because a text is short and one pass may be lucky. The
+traces are optional material beside the checkout; ``--write`` replaces the file that the
+documentation shows. A quarter of an hour on one core.
 """
 
 from __future__ import annotations
