@@ -31,7 +31,8 @@ class LFUCache(RankedCache):
 
     def committed(self, tokens: int) -> None:
         """Let uses age by the tokens beyond the one that every pass counts for."""
-        self._count *= DECAY ** max(tokens - 1, 0)
+        if tokens > 1:
+            self._count *= DECAY ** (tokens - 1)
 
     def _rank(self) -> NDArray[np.float64]:
         return self._count

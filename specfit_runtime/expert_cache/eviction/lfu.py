@@ -40,11 +40,12 @@ class LeastFrequentlyUsed(EvictionPolicy):
 
     def committed(self, tokens: int) -> None:
         """Let uses age by the tokens beyond the one that every pass counts for."""
-        for layer in range(len(self._unit)):
-            self._age(layer, tokens - 1)
+        if tokens > 1:
+            for layer in range(len(self._unit)):
+                self._age(layer, tokens - 1)
 
     def _age(self, layer: int, tokens: int) -> None:
-        unit = self._unit[layer] / DECAY ** max(tokens, 0)
+        unit = self._unit[layer] / DECAY**tokens
         if unit > _LARGEST_UNIT:
             self._count[layer] /= unit
             unit = 1.0
