@@ -97,7 +97,7 @@ $(VENV)/.with-kernel: $(VENV)/.created $(kernel_sources)
 		echo "The headers of Python are missing, and the kernel is compiled." >&2; \
 		echo "On Debian and Ubuntu: apt-get install python3-dev gcc" >&2; exit 1; }
 	$(install) setuptools wheel cython
-	$(install) --no-build-isolation -e .
+	$(install) --no-build-isolation --config-settings editable_mode=compat -e .
 	@touch $@
 
 # specfit itself is installed by now, so this adds only what the extras name.
