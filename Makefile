@@ -33,9 +33,15 @@ lint: $(VENV)/.with-test  ## ruff and mypy
 docs: $(VENV)/.with-docs  ## the documentation, in docs/_build/html; a warning is an error
 	$(python) -m sphinx -W --keep-going -b html docs docs/_build/html
 
+# asv does not run before it has noted what the machine is, which it does in the home directory and
+# nowhere else; so it gets one of its own.
+asv = HOME="$(CURDIR)/.asv" $(python) -m asv
+
 bench: $(VENV)/.with-bench  ## every benchmark once, in this environment
-	$(python) -m asv check -E existing:$(python)
-	$(python) -m asv run -E existing:$(python) --quick --dry-run --show-stderr
+	@mkdir -p .asv
+	$(asv) machine --yes
+	$(asv) check -E existing:$(python)
+	$(asv) run -E existing:$(python) --quick --dry-run --show-stderr
 
 # The two targets below build the kernel in a copy of the checkout, so that the normal build stays as
 # it is, and put that copy first on the path. Tests that read the optional folder beside the checkout

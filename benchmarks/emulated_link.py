@@ -85,13 +85,16 @@ def run(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from specfit_runtime import SpecFit, calibrate, demo_drafter, demo_model, offload_of
+    from specfit_runtime.alignment import align_weights
     from specfit_runtime.demo_files import demo_prompts
     from specfit_runtime.drafters import make_drafter
     from specfit_runtime.policies import make_policy
 
     tokenizer = AutoTokenizer.from_pretrained(demo_model())
     prompts = [tokenizer(p, return_tensors="pt").input_ids for p in heldout_prompts()[:n_prompts]]
-    stock = AutoModelForCausalLM.from_pretrained(demo_model(), dtype=torch.float32).eval()
+    stock = align_weights(
+        AutoModelForCausalLM.from_pretrained(demo_model(), dtype=torch.float32).eval()
+    )
     wanted = [
         stock.generate(p, max_new_tokens=new_tokens, do_sample=False)[0].tolist() for p in prompts
     ]

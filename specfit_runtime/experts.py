@@ -1,10 +1,11 @@
 """The experts implementation that computes with an expert cache.
 
 Transformers asks a registry which function computes the experts of a layer. The one registered here
-takes the weights from the cache of an offloaded model, in whatever order they arrive, and gives bit
-for bit what the stock implementation ``grouped_mm`` gives: every row, a token with one of its
-experts, is computed by the same kernel from the same operands, is written to its own place, and one
-sum over a token's experts in their given order ends it.
+takes the weights from the cache of an offloaded model, in whatever order they arrive, and does what
+the stock implementation ``grouped_mm`` does: every row, a token with one of its experts, is
+computed by the same kernel from the same operands, is written to its own place, and one sum over a
+token's experts in their given order ends it. What that is to the last bit is said in
+:mod:`specfit_runtime.expert_compute`.
 """
 
 from __future__ import annotations

@@ -260,8 +260,9 @@ def load_offloaded(
     """Load a mixture-of-experts model without its experts, which are fetched when tokens need them.
 
     The result is the stock Transformers model in evaluation mode. Its experts' parameters stay on
-    the meta device; what computes them is an experts implementation from Transformers' registry,
-    whose output is bit for bit that of the stock implementation ``grouped_mm``.
+    the meta device; what computes them is an experts implementation from Transformers' registry
+    with the products and sums of the stock implementation ``grouped_mm``. The outputs agree to
+    rounding: last bits depend on the processor, and there on where in memory weights lie.
 
     Parameters
     ----------

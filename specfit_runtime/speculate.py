@@ -73,7 +73,8 @@ class SpecFit:
     The text is the target's own: each token is chosen from the target's scores exactly as
     ``generate`` chooses it, greedily or with the same draw of the random generator. A pass over
     several tokens adds in another order than passes over one, so the scores agree to rounding: in
-    float32 the tokens are the same, in bfloat16 near-ties may fall the other way.
+    float32 the tokens are the same unless two are tied to about a millionth of the largest score,
+    in bfloat16 near-ties are common and may fall the other way.
 
     Examples
     --------

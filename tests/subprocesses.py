@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import specfit_opt
@@ -28,14 +28,18 @@ def environment() -> dict[str, str]:
 
 
 def run_python(
-    code: str, *args: object, cwd: Path, hide: Iterable[str] = ()
+    code: str,
+    *args: object,
+    cwd: Path,
+    hide: Iterable[str] = (),
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``code``; the packages in ``hide`` act as not installed."""
+    """Run ``code``; the packages in ``hide`` act as not installed, ``env`` is set as well."""
     return subprocess.run(
         [sys.executable, "-c", _HIDE.format(names=set(hide)) + code, *map(str, args)],
         capture_output=True,
         text=True,
         cwd=cwd,
-        env=environment(),
-        timeout=120,
+        env=environment() | dict(env or {}),
+        timeout=600,
     )

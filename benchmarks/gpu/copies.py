@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from .runner import Machine
 
 PART = "copies"
-_PAGE = 4096
 _REPEATS = 5
 
 
@@ -97,7 +97,7 @@ def _large_copy(machine: Machine) -> float:
 
 def _report_locked(table: Table, index: ExpertIndex, slabs: list[Tensor]) -> None:
     needed = index.n_experts * int(index.record_bytes.sum())
-    locked = sum(-(-slab.nbytes // _PAGE) * _PAGE for slab in slabs)
+    locked = sum(-(-slab.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE for slab in slabs)
     ends = all(slab.is_pinned() and slab[-1, -1:].is_pinned() for slab in slabs)
     table.add(
         PART,

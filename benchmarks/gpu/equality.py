@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 from specfit_runtime import SpecFit, demo_drafter, demo_model, load_offloaded, offload_of
 from specfit_runtime.drafters import Drafter, make_drafter
 from specfit_runtime.drafters.causal_lm import CausalLmDrafter
 from specfit_runtime.families import FAMILIES
 
-from .models import VOCABULARY, random_prompt, write_family
+from .models import VOCABULARY, random_prompt, stock_model, write_family
 from .table import FAILED, OK, Table
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def _check_family(machine: Machine, table: Table, model_type: str, stores: list[
     folder = write_family(model_type, machine.folder / model_type, machine.small)
     prompt = random_prompt(9, VOCABULARY, machine.device)
     n_new = 8 if machine.small else 32
-    stock = _stock(folder, machine.device)
+    stock = stock_model(folder, machine.device, torch.float32)
     expected = greedy(stock, prompt, n_new)
     # The stock model drafts for its own offloaded self, so that most drafts are accepted.
     for store in stores:
@@ -61,7 +60,7 @@ def _check_family(machine: Machine, table: Table, model_type: str, stores: list[
 
 def _check_shipped(machine: Machine, table: Table, case: str) -> None:
     folder = demo_model()
-    stock = _stock(folder, machine.device)
+    stock = stock_model(folder, machine.device, torch.float32)
     n_new = 8 if machine.small else 64
     prompt = random_prompt(24, int(stock.config.vocab_size), machine.device)
     expected = greedy(stock, prompt, n_new)
@@ -125,8 +124,3 @@ def first_difference(found: list[int], expected: list[int], prompt: Tensor) -> i
     pairs = zip(found[n:], expected[n:], strict=False)
     same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(found), len(expected)) - n)
     return same + 1
-
-
-def _stock(folder: Path, device: torch.device) -> Any:
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return model.to(device).eval()

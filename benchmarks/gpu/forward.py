@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 from specfit_runtime import load_offloaded, offload_of
 from specfit_runtime.families import FAMILIES
 
-from .models import VOCABULARY, random_prompt, write_family
+from .models import VOCABULARY, random_prompt, stock_model, write_family
 from .table import FAILED, FIGURE, OK, Table
 
 if TYPE_CHECKING:
@@ -40,10 +39,7 @@ def check(machine: Machine, table: Table) -> None:
 
 @torch.no_grad()
 def _compare(machine: Machine, table: Table, case: str, folder: Any, dtype: torch.dtype) -> None:
-    stock: Any = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, experts_implementation="grouped_mm"
-    )
-    stock.to(machine.device).eval()
+    stock = stock_model(folder, machine.device, dtype, experts_implementation="grouped_mm")
     model = load_offloaded(
         folder, expert_cache=0.5, store=machine.memory_store, device=machine.device, dtype=dtype
     )

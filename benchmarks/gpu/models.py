@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from specfit_runtime.alignment import align_weights
 from specfit_runtime.checkpoint import ExpertIndex, RecordLayout
 from specfit_runtime.experts import EXPERTS_IMPLEMENTATION, register
 from specfit_runtime.families import ExpertFamily, family_for
@@ -92,6 +93,12 @@ def write_family(model_type: str, folder: Path, small: bool) -> Path:
                 buffer.normal_(0.0, 0.1, generator=generator)
     model.save_pretrained(folder)
     return folder
+
+
+def stock_model(folder: Path, device: torch.device, dtype: torch.dtype, **options: Any) -> Any:
+    """Return the stock model of a folder, its weights aligned as those of an offloaded one are."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **options)
+    return align_weights(model).to(device).eval()
 
 
 def draw(name: str, out: Tensor, generator: torch.Generator, *, transposed: bool = False) -> None:

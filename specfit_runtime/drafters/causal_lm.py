@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache
 
+from ..alignment import align_weights
 from ..errors import CheckpointError, DrafterError, InvalidInputError
 from ..verify import transformers_api
 from ..verify.compaction import CachePoint
@@ -233,7 +234,7 @@ class CausalLmDrafter(Drafter):
 
 def _load(folder: Path, dtype: torch.dtype) -> Any:
     try:
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+        return align_weights(AutoModelForCausalLM.from_pretrained(folder, dtype=dtype))
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(f"cannot load the drafter in {folder}: {error}") from error
 

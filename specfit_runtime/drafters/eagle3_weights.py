@@ -10,6 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from ..alignment import aligned
 from ..errors import CheckpointError, DrafterError
 from .eagle3_config import Eagle3Config
 
@@ -44,7 +45,7 @@ def read_tensors(config: Eagle3Config, n_states: int) -> dict[str, Tensor]:
                 for key in file.keys():  # noqa: SIM118  (not a dictionary)
                     name = _renamed(key)
                     if not name.endswith(_IGNORED):
-                        tensors[name] = file.get_tensor(key)
+                        tensors[name] = aligned(file.get_tensor(key))
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"cannot read the drafter's {path}: {error}") from error
     _check(config, n_states, tensors)

@@ -1,4 +1,10 @@
-"""Computes with experts in slots, bit for bit as stock does with all of them in one tensor."""
+"""Computes with experts in slots what stock computes with all of them in one tensor.
+
+Each product has the rows that it has in stock, in the same order, and what is elementwise has its
+elements at the same places. So the results are those of stock to rounding, and to the last bit
+where the kernels go by shapes alone, or the weights of both are aligned and rows are multiples of
+16 bytes.
+"""
 
 from __future__ import annotations
 

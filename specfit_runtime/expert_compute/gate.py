@@ -17,7 +17,7 @@ _VECTORS = 64
 
 
 def apply_gate(module: Any, y: Tensor, rows: Rows, experts: list[int]) -> Tensor:
-    """Return the gated activations of some experts' rows, bit for bit as stock has them.
+    """Return the gated activations of some experts' rows, computed at the places of stock.
 
     Parameters
     ----------

@@ -29,8 +29,8 @@ class Products:
 
     Notes
     -----
-    On a CPU grouped_mm is one mm after the other, bit for bit. It also visits the slots that have
-    no rows, so that calling mm is faster; and it knows neither float64 nor, before torch 2.9, CPUs.
+    On a CPU grouped_mm is one mm after the other. It also visits the slots that have no rows, so
+    that calling mm is faster; and it knows neither float64 nor, before torch 2.9, CPUs.
     """
 
     def __init__(

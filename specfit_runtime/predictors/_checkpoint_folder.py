@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from ..alignment import aligned
 from ..errors import CheckpointError, InvalidInputError
 
 #: The files of a folder.
@@ -101,7 +102,7 @@ def read_folder(
     place = Path(folder)
     try:
         config = json.loads((place / CONFIG).read_text(encoding="utf-8"))
-        weights = load_file(place / WEIGHTS)
+        weights = {name: aligned(w) for name, w in load_file(place / WEIGHTS).items()}
     except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{place}: cannot read a {what}: {error}") from error
     if not isinstance(config, dict) or config.get("format") != f"specfit {what}":

@@ -84,7 +84,8 @@ class TargetSession:
     Notes
     -----
     Prefill and the verification of a single token go through the model exactly as `generate` calls
-    it, with the same shapes and masks, so plain decoding is bitwise what Transformers does.
+    it, with the same shapes and masks, so plain decoding does what Transformers does, operation by
+    operation.
     """
 
     def __init__(

@@ -26,15 +26,17 @@ def models(recipe):
 
 def test_logits_are_those_of_the_stock_model(models):
     import torch
+    from rounding import assert_same_to_rounding
 
     fast, stock = models
     ids = torch.randint(0, fast.shape.vocab_size, (3, 40))
     with torch.no_grad():
-        torch.testing.assert_close(fast.logits(ids), stock(ids).logits, atol=2e-5, rtol=1e-5)
+        assert_same_to_rounding(fast.logits(ids), stock(ids).logits)
 
 
 def test_states_are_those_of_the_stock_model(models):
     import torch
+    from rounding import assert_same_to_rounding
 
     fast, stock = models
     ids = torch.randint(0, fast.shape.vocab_size, (2, 30))
@@ -42,11 +44,12 @@ def test_states_are_those_of_the_stock_model(models):
         _, features = fast.features(ids, (1, 3, 5))
         hidden = stock(ids, output_hidden_states=True).hidden_states
     wanted = torch.cat([hidden[1], hidden[3], hidden[5]], dim=-1)
-    torch.testing.assert_close(features, wanted, atol=2e-5, rtol=1e-5)
+    assert_same_to_rounding(features, wanted)
 
 
 def test_loss_and_gradients_are_those_of_the_stock_model(models):
     import torch
+    from rounding import assert_same_to_rounding
     from torch.nn import functional
 
     fast, stock = models
@@ -58,7 +61,7 @@ def test_loss_and_gradients_are_those_of_the_stock_model(models):
     logits = stock(ids[:, :-1]).logits
     wanted = functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
     wanted.backward()
-    torch.testing.assert_close(loss, wanted)
+    assert_same_to_rounding(loss, wanted)
     layer, other = fast.layers[2], stock.model.layers[2]
     queries = fast.shape.num_attention_heads * fast.shape.head_dim
     for mine, theirs in (
@@ -69,14 +72,13 @@ def test_loss_and_gradients_are_those_of_the_stock_model(models):
         (layer.out, other.self_attn.o_proj.weight),
         (layer.query_norm, other.self_attn.q_norm.weight),
     ):
-        torch.testing.assert_close(mine.grad, theirs.grad, atol=1e-6, rtol=1e-4)
-    torch.testing.assert_close(
-        layer.qkv.grad[:queries], other.self_attn.q_proj.weight.grad, atol=1e-6, rtol=1e-4
-    )
+        assert_same_to_rounding(mine.grad, theirs.grad)
+    assert_same_to_rounding(layer.qkv.grad[:queries], other.self_attn.q_proj.weight.grad)
 
 
 def test_full_experts_drop_what_does_not_fit_and_nothing_else():
     import torch
+    from rounding import assert_same_to_rounding
 
     from tools.demo_model.experts import dispatch, experts_forward
 
@@ -95,7 +97,7 @@ def test_full_experts_drop_what_does_not_fit_and_nothing_else():
                 gate, up = (gate_up[expert] @ hidden[token]).chunk(2)
                 row = down[expert] @ (torch.nn.functional.silu(gate) * up)
                 wanted[token] += weight[token, slot] * row
-    torch.testing.assert_close(out, wanted)
+    assert_same_to_rounding(out, wanted)
 
 
 def test_orthogonalised_matrices_have_singular_values_near_one():

@@ -31,8 +31,10 @@ def torch():
 
 @pytest.fixture(scope="module")
 def model(torch):
-    transformers = pytest.importorskip("transformers", reason="transformers is missing")
-    return transformers.AutoModelForCausalLM.from_pretrained(demo_model(), dtype=torch.float32)
+    pytest.importorskip("transformers", reason="transformers is missing")
+    from stock_models import load_stock
+
+    return load_stock(demo_model(), dtype=torch.float32)
 
 
 @pytest.fixture(scope="module")

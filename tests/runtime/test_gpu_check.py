@@ -81,7 +81,7 @@ def test_the_whole_script_runs_on_a_cpu(check, capsys: pytest.CaptureFixture[str
             drafted = row.partition("chain-4 ")[2].partition(",")[0]
             assert float(drafted) > 1.5  # it is not equal for want of drafts
         elif row.startswith("forward"):
-            assert "bit for bit equal" in row
+            assert ("  ok  " if "float32" in row else "  figure  ") in row
         elif row.startswith("decode") and "cached" in row:
             assert "MB/tok" in row
             # The drafter is played from the text of the first row.

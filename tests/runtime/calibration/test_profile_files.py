@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -239,9 +240,12 @@ def test_only_json_names(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-@pytest.fixture
+@contextmanager
 def full_disk() -> Iterator[None]:
-    """Let no file grow beyond 512 bytes: the system's own error in the middle of writing."""
+    """Let no file grow beyond 512 bytes: the system's own error in the middle of writing.
+
+    Not a fixture, which would end after the test is reported, perhaps into a file.
+    """
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))
@@ -252,10 +256,11 @@ def full_disk() -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_write_that_the_system_refuses(tmp_path: Path, full_disk: None) -> None:
+def test_a_write_that_the_system_refuses(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text("old")
-    with pytest.raises(OSError, match="cannot write the profile: File too large") as caught:
+    refused = pytest.raises(OSError, match="cannot write the profile: File too large")
+    with refused as caught, full_disk():
         profile().save(path)
     assert caught.value.errno == errno.EFBIG
     assert caught.value.filename == str(path)

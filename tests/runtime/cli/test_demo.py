@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from stock_models import load_stock
+from transformers import AutoTokenizer
 
 from specfit_runtime import demo_model
 from specfit_runtime.cli import demo, main
@@ -31,7 +32,7 @@ def test_json_compares_every_policy_with_the_stock_model(capsys):
     assert plain["tokens_per_pass"] == 1.0
     assert tree["tokens_per_pass"] > 1.0
     inputs = AutoTokenizer.from_pretrained(demo_model())("Emma could not", return_tensors="pt")
-    model = AutoModelForCausalLM.from_pretrained(demo_model(), dtype=torch.float32)
+    model = load_stock(demo_model(), dtype=torch.float32)
     expected = model.generate(
         **inputs, do_sample=False, temperature=None, top_k=None, max_new_tokens=8
     )

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from stock_models import load_stock
 from subprocesses import environment
 from tiny_models import tiny_checkpoint
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from specfit_runtime import demo_model
 from specfit_runtime.cli import main
@@ -36,7 +37,7 @@ def tokenizer() -> Any:
 
 @pytest.fixture(scope="module")
 def stock() -> Any:
-    return AutoModelForCausalLM.from_pretrained(demo_model(), dtype=torch.float32)
+    return load_stock(demo_model(), dtype=torch.float32)
 
 
 def _stock_tokens(stock: Any, tokenizer: Any, prompt: str, **options: Any) -> list[int]:

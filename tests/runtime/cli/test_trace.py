@@ -6,7 +6,8 @@ import json
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from stock_models import load_stock
+from transformers import AutoTokenizer
 
 from specfit_opt.files import load_trace
 from specfit_runtime import demo_model
@@ -27,7 +28,7 @@ def test_recorded_prompts_can_be_replayed(tmp_path, monkeypatch, capsys):
     assert document["nodes"] == trace.n_nodes == 18 * (1 + 3 + 6 + 6)
     assert document["expert_bytes"] == [24_576] * 8
     tokenizer = AutoTokenizer.from_pretrained(demo_model())
-    stock = AutoModelForCausalLM.from_pretrained(demo_model(), dtype=torch.float32)
+    stock = load_stock(demo_model(), dtype=torch.float32)
     for i, prompt in enumerate(PROMPTS):
         inputs = tokenizer(prompt, return_tensors="pt")
         output = stock.generate(

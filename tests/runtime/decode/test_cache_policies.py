@@ -1,4 +1,8 @@
-"""What the expert cache evicts and lets pass changes no bit of the output."""
+"""What the expert cache evicts and lets pass changes no bit of the output.
+
+A product has the same rows and slots the same alignment whatever is cached, so that this holds to
+the bit on every processor.
+"""
 
 from __future__ import annotations
 

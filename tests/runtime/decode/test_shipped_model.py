@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from stock_models import load_stock
+from transformers import AutoTokenizer
 
 from specfit_runtime import SpecFit, demo_drafter, demo_model, load_offloaded, offload_of
 from specfit_runtime.policies import POLICIES
@@ -27,7 +28,7 @@ def prompts():
 
 @pytest.fixture(scope="module")
 def stock(prompts):
-    model = AutoModelForCausalLM.from_pretrained(demo_model(), dtype=torch.float32).eval()
+    model = load_stock(demo_model(), dtype=torch.float32)
     known: dict[tuple[int, int], list[list[int]]] = {}
 
     def of(i, new_tokens):

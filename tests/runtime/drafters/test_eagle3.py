@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import warnings
+from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
 from drafter_cases import Text, draft, path_to, whole_tree
 from naive_eagle3 import NaiveEagle3
+from rounding import PROBABILITY
 from safetensors.torch import load_file, save_file
 from tiny_drafters import STYLES, tiny_eagle3
 from tiny_models import tiny_model, tiny_prompt
@@ -108,7 +110,7 @@ def compare(folder, drafter, target, length=14, levels=3):
             best = chance.topk(3)
             mine = [v for v in range(1, len(parent)) if parent[v] == u]
             assert [token[v] for v in mine] == best.indices.tolist()
-            np.testing.assert_allclose([prob[v] for v in mine], best.values, atol=2e-5)
+            np.testing.assert_allclose([prob[v] for v in mine], best.values, atol=PROBABILITY)
 
 
 @pytest.mark.parametrize(
@@ -136,11 +138,16 @@ def test_the_options_matter(target, tmp_path):
         drafter.bind(target)
         text = Text.of(target, drafter, tiny_prompt(14, seed=1)[0].tolist())
         text.start(drafter, 14)
-        trees[option] = tuple(np.concatenate([level.prob for level in draft(drafter, 3)]).tolist())
+        trees[option] = np.concatenate([level.prob for level in draft(drafter, 3)])
+
+    def alike(one, other):
+        return len(one) == len(other) and np.abs(one - other).max() <= PROBABILITY
+
     # Some say the same in other words.
-    assert trees.pop("each state normed, by the older name") == trees["each state normed"]
-    assert trees.pop("full vocabulary by its size") == trees["full vocabulary"]
-    assert len(set(trees.values())) == len(trees)
+    assert alike(trees.pop("each state normed, by the older name"), trees["each state normed"])
+    assert alike(trees.pop("full vocabulary by its size"), trees["full vocabulary"])
+    for one, other in combinations(trees, 2):
+        assert not alike(trees[one], trees[other]), (one, other)
 
 
 def test_a_head_without_an_output_layer_takes_the_targets(target, tmp_path):
@@ -169,7 +176,8 @@ def test_a_head_may_be_spread_over_files(target, tmp_path):
         text = Text.of(target, drafter, tiny_prompt(9)[0].tolist())
         text.start(drafter, 9)
         trees.append(whole_tree(draft(drafter, 3)))
-    assert trees[0] == trees[1]
+    assert trees[0][:2] == trees[1][:2]
+    np.testing.assert_allclose(trees[0][2], trees[1][2], atol=PROBABILITY)
 
 
 def test_it_computes_in_the_targets_type_or_the_one_asked_for(tmp_path):
@@ -204,7 +212,7 @@ def test_long_prompts_are_read_in_blocks(target, tmp_path, monkeypatch):
     for levels in trees[1:]:
         for one, other in zip(levels, trees[0], strict=True):
             np.testing.assert_array_equal(one.token, other.token)
-            np.testing.assert_allclose(one.prob, other.prob, atol=2e-6)
+            np.testing.assert_allclose(one.prob, other.prob, atol=PROBABILITY)
 
 
 # ---- which states

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from drafter_cases import CASES, Text, build, draft, whole_tree
+from rounding import PROBABILITY
 
 from specfit_runtime.drafters import DRAFTERS, Drafter, make_drafter
 from specfit_runtime.errors import DrafterError, InvalidInputError
@@ -48,7 +49,7 @@ def repetitive(seed: int, length: int) -> list[int]:
     return text[:length]
 
 
-def same(one, other, atol=2e-5):
+def same(one, other, atol=PROBABILITY):
     assert len(one) == len(other)
     for a, b in zip(one, other, strict=True):
         np.testing.assert_array_equal(a.parent, b.parent)
@@ -134,9 +135,9 @@ def test_a_tree_can_be_drafted_again_and_stopped_anywhere(drafter, target):
     text.start(drafter, 40)
     whole = draft(drafter, 4)
     for levels in range(5):
-        same(draft(drafter, levels), whole[:levels], atol=2e-6)
+        same(draft(drafter, levels), whole[:levels])
     drafter.commit([], None)
-    same(draft(drafter, 4), whole, atol=2e-6)
+    same(draft(drafter, 4), whole)
 
 
 def test_the_text_changes_what_is_drafted(drafter, target):
@@ -190,7 +191,7 @@ def test_an_interrupted_level_leaves_it_usable(drafter, target, monkeypatch):
             drafter.begin()
             with pytest.raises(KeyboardInterrupt):
                 drafter.level(3, 3)
-        same(draft(drafter, 3), whole, atol=2e-6)
+        same(draft(drafter, 3), whole)
 
 
 def test_tensors_of_the_target_stay_as_they_are(drafter, target):

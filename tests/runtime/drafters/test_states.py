@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from drafter_cases import CASES, Text, build, draft
+from rounding import PROBABILITY, assert_same_to_rounding
 from tiny_models import tiny_prompt
 
 from specfit_runtime.drafters import Drafter, Eagle3Drafter
@@ -53,7 +54,7 @@ def test_a_node_s_state_is_what_its_probability_was_computed_from(target, drafte
     for level in levels:
         assert level.states.shape[0] == len(level.token)
         found = scored(drafter, level.states)[np.arange(len(level.token)), level.token]
-        np.testing.assert_allclose(found, level.prob, atol=1e-5)
+        np.testing.assert_allclose(found, level.prob, atol=PROBABILITY)
 
 
 def test_siblings_share_their_parent_s_state(target, drafter):
@@ -85,7 +86,7 @@ def test_root_state_after_a_prompt(target, head, length):
     head.begin()
     assert head.root_state() is None  # nothing was run over yet
     head.level(2, 2)
-    torch.testing.assert_close(head.root_state(), expected, atol=2e-5, rtol=0)
+    assert_same_to_rounding(head.root_state(), expected)
 
 
 def test_root_state_nothing_lies_before_the_second_token(target, head):
@@ -106,12 +107,12 @@ def test_root_state_after_a_pass(target, head, committed):
     before = head.root_state()
     # With one new token the last state is already that of the token before it.
     if committed == 1:
-        torch.testing.assert_close(before, expected, atol=2e-5, rtol=0)
+        assert_same_to_rounding(before, expected)
     else:
         assert before is None
     head.level(2, 2)
     head.level(2, 2)
-    torch.testing.assert_close(head.root_state(), expected, atol=2e-5, rtol=0)
+    assert_same_to_rounding(head.root_state(), expected)
 
 
 def test_root_state_longer_texts_than_one_block(target, head, monkeypatch):
@@ -120,7 +121,7 @@ def test_root_state_longer_texts_than_one_block(target, head, monkeypatch):
         expected = state_before(target, head, length)
         Text.of(target, head, TEXT).start(head, length)
         draft(head, 1)
-        torch.testing.assert_close(head.root_state(), expected, atol=2e-5, rtol=0)
+        assert_same_to_rounding(head.root_state(), expected)
 
 
 def test_root_state_there_is_none_without_a_text(target, head):

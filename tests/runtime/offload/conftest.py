@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from rounding import assert_no_near_ties
+from stock_models import load_stock
+from tiny_models import tiny_prompt
 
 
 @pytest.fixture(scope="session")
@@ -15,7 +17,7 @@ def stock(tiny_folder: Any) -> Any:
     @cache
     def load(model_type: str, dtype: torch.dtype = torch.float32, **options: Any) -> Any:
         folder = tiny_folder(model_type, dtype=dtype)
-        model = AutoModelForCausalLM.from_pretrained(folder, **options)
+        model = load_stock(folder, **options)
         assert model.config._experts_implementation == "grouped_mm"
         return model
 
@@ -28,8 +30,14 @@ def stock_tokens(stock: Any) -> Any:
 
     @cache
     def tokens(model_type: str) -> torch.Tensor:
-        from tiny_models import tiny_prompt
-
-        return stock(model_type).generate(tiny_prompt(), max_new_tokens=64, do_sample=False)
+        found = stock(model_type).generate(
+            tiny_prompt(),
+            max_new_tokens=64,
+            do_sample=False,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+        assert_no_near_ties(torch.cat(found.logits))
+        return found.sequences
 
     return tokens

@@ -1,14 +1,18 @@
-"""An offloaded model computes what the stock model computes, bit for bit."""
+"""An offloaded model computes what the stock model computes, to rounding."""
 
 from __future__ import annotations
 
+import json
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rounding import REPRODUCIBLE, assert_same_to_rounding
+from stock_models import load_stock
+from subprocesses import run_python
 from tiny_models import MODEL_TYPES, VARIANTS, layouts, tiny_prompt
-from transformers import AutoModelForCausalLM
 
 from specfit_runtime import load_offloaded, offload_of
 
@@ -19,10 +23,15 @@ FOLDERS = [
     for shards in (1, 2)
 ]
 SLOTS = (1, 3, 8)
-# Every family, layout and number of shards, each with one of the cache sizes; half of them again
-# in bfloat16.
-CASES = [(*folder, SLOTS[n % 3], torch.float32) for n, folder in enumerate(FOLDERS)]
-CASES += [(*case[:-1], torch.bfloat16) for case in CASES if case[2] == 2]
+# Every family, layout and number of shards, each with one of the cache sizes.
+CASES = [(*folder, SLOTS[n % 3]) for n, folder in enumerate(FOLDERS)]
+#: Element types that are stored and that are run in.
+CONVERSIONS = [
+    (torch.bfloat16, torch.float32),
+    (torch.float32, torch.bfloat16),
+    (torch.float32, torch.float16),  # in which gpt_oss keeps its norms in float32
+]
+CONVERTED = ("glm4_moe", "gpt_oss")
 
 
 def greedy(model: Any, prompt: torch.Tensor | None = None) -> torch.Tensor:
@@ -30,23 +39,17 @@ def greedy(model: Any, prompt: torch.Tensor | None = None) -> torch.Tensor:
     return model.generate(prompt, max_new_tokens=64, do_sample=False)
 
 
-@pytest.mark.parametrize(("model_type", "layout", "shards", "slots", "dtype"), CASES)
-def test_forward_is_bitwise_equal(
-    tiny_folder: Any,
-    stock: Any,
-    model_type: str,
-    layout: str,
-    shards: int,
-    slots: int,
-    dtype: torch.dtype,
+@pytest.mark.parametrize(("model_type", "layout", "shards", "slots"), CASES)
+def test_forward_is_equal(
+    tiny_folder: Any, stock: Any, model_type: str, layout: str, shards: int, slots: int
 ) -> None:
-    folder = tiny_folder(model_type, layout=layout, shards=shards, dtype=dtype)
+    folder = tiny_folder(model_type, layout=layout, shards=shards, dtype=torch.float32)
     model = load_offloaded(folder, expert_cache=slots)
-    reference = stock(model_type, dtype)
+    reference = stock(model_type)
     assert type(model) is type(reference)
-    assert model.dtype == dtype
+    assert model.dtype == torch.float32
     for prompt in (tiny_prompt(23), tiny_prompt(1, seed=1)):
-        assert torch.equal(model(prompt).logits, reference(prompt).logits)
+        assert_same_to_rounding(model(prompt).logits, reference(prompt).logits)
     counters = offload_of(model).cache.counters()
     assert counters.misses > 0
     assert counters.hits + counters.misses == counters.lookups
@@ -92,37 +95,67 @@ def test_both_kinds_of_attention(tiny_folder: Any, stock: Any, attention: str) -
     )
     reference = stock("qwen3_moe", attn_implementation=attention)
     assert model.config._attn_implementation == attention
-    assert torch.equal(model(tiny_prompt(23)).logits, reference(tiny_prompt(23)).logits)
+    assert_same_to_rounding(model(tiny_prompt(23)).logits, reference(tiny_prompt(23)).logits)
 
 
-@pytest.mark.parametrize(
-    ("stored", "run"),
-    [
-        (torch.bfloat16, torch.float32),
-        (torch.float32, torch.bfloat16),
-        (torch.float32, torch.float16),  # in which gpt_oss keeps its norms in float32
-    ],
-)
-@pytest.mark.parametrize("model_type", ["glm4_moe", "gpt_oss"])
+@pytest.mark.parametrize(("stored", "run"), CONVERSIONS)
+@pytest.mark.parametrize("model_type", CONVERTED)
 def test_running_in_another_type_than_the_checkpoint(
     tiny_folder: Any, model_type: str, stored: torch.dtype, run: torch.dtype
 ) -> None:
     folder = tiny_folder(model_type, dtype=stored)
     model = load_offloaded(folder, expert_cache=2, dtype=run)
-    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=run)
+    reference = load_stock(folder, dtype=run)
     want = {**dict(reference.named_parameters()), **dict(reference.named_buffers())}
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         assert tensor.dtype == want[name].dtype, name
-    assert torch.equal(model(tiny_prompt(23)).logits, reference(tiny_prompt(23)).logits)
+        assert tensor.is_meta or torch.equal(tensor, want[name]), name
+    if run == torch.float32:
+        assert_same_to_rounding(model(tiny_prompt(23)).logits, reference(tiny_prompt(23)).logits)
+
+
+_FORWARD = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import torch
+from rounding import plain_products
+from stock_models import load_stock
+from tiny_models import tiny_checkpoint, tiny_prompt
+from specfit_runtime import load_offloaded, offload_of
+plain_products()
+for n, (model_type, *types) in enumerate(json.loads(sys.argv[2])):
+    stored, run = (getattr(torch, name) for name in types)
+    folder = tiny_checkpoint(model_type, Path(str(n)), shards=1 + n % 2, dtype=stored)
+    reference = load_stock(folder, dtype=run)
+    model = load_offloaded(folder, expert_cache=1 + n % 8, dtype=run)
+    with offload_of(model), torch.no_grad():
+        for prompt in (tiny_prompt(23), tiny_prompt(1, seed=1)):
+            found, expected = model(prompt).logits, reference(prompt).logits
+            assert found.dtype == run
+            print(torch.equal(found, expected))
+"""
+
+
+def test_forward_is_equal_to_the_bit_with_reproducible_kernels(tmp_path: Path) -> None:
+    """In half precision there is no other measure: a last bit can choose another expert."""
+    cases = [(m, t, t) for m in MODEL_TYPES for t in ("float32", "bfloat16")]
+    cases += [(m, *map(_name, types)) for m in CONVERTED for types in CONVERSIONS]
+    tests = Path(__file__).resolve().parents[2]
+    done = run_python(_FORWARD, tests, json.dumps(cases), cwd=tmp_path, env=REPRODUCIBLE)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["True"] * (2 * len(cases))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def test_float64_agrees_with_eager(tiny_folder: Any) -> None:
     # The stock grouped_mm has no float64 on a CPU.
     folder = tiny_folder("deepseek_v3")
     model = load_offloaded(folder, expert_cache=2, dtype="float64")
-    reference = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float64, experts_implementation="eager"
-    )
+    reference = load_stock(folder, dtype=torch.float64, experts_implementation="eager")
     got, want = model(tiny_prompt(23)).logits, reference(tiny_prompt(23)).logits
     assert got.dtype == torch.float64
     # The rest of the stock model computes norms and rotations in float32.
@@ -165,12 +198,12 @@ def test_sampling_with_a_seed(tiny_folder: Any, stock: Any) -> None:
 def test_two_models_keep_their_experts_apart(tiny_folder: Any) -> None:
     # The bug: a second model took over the cache of the first.
     folders = [tiny_folder("qwen3_moe"), tiny_folder("qwen3_moe", seed=1)]
-    references = [AutoModelForCausalLM.from_pretrained(folder) for folder in folders]
+    references = [load_stock(folder) for folder in folders]
     models = [load_offloaded(folder, expert_cache=2) for folder in folders]
     for n in range(3):
         for model, reference in zip(models, references, strict=True):
             prompt = tiny_prompt(5, seed=n)
-            assert torch.equal(model(prompt).logits, reference(prompt).logits)
+            assert_same_to_rounding(model(prompt).logits, reference(prompt).logits)
 
 
 def test_experts_of_one_layer_in_different_shards(

@@ -275,8 +275,8 @@ class TestMapFiles:
         folder = tmp_path / "map"
         fitted.save(folder)
         again = RouterMap.load(folder)
-        tokens, states = torch.randn(6, H), random_states(6, 5)
-        assert torch.equal(again.scores(tokens, states), fitted.scores(tokens, states))
+        for name in ("embedding_weight", "state_weight", "constant"):
+            assert torch.equal(getattr(again, name), getattr(fitted, name)), name
         assert (again.top_k, again.target, again.nodes, again.ridge) == (2, "qwen3_moe", 400, 1e-3)
         card = (folder / "README.md").read_text(encoding="utf-8")
         assert "400 draft nodes" in card

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rounding import FP32, assert_same_to_rounding, relative
 from stock_routing import StockRouting
 from tiny_models import tiny_model, tiny_prompt
 from transformers import DynamicCache
@@ -19,9 +20,6 @@ from specfit_runtime.errors import InvalidInputError
 from specfit_runtime.verify import TargetSession, session, tree_mask
 
 VOCABULARY = 160
-#: Largest difference of two logits, relative to the largest logit. The tiny models' logits reach
-#: 30; where a key is missing or too many, they are off by more than 0.1 of that.
-FP32 = 1e-5
 #: Of hidden states in a model of double precision. The stock classes normalise and take the softmax
 #: in single precision all the same, so now and then a value is rounded the other way.
 FP64 = 1e-6
@@ -31,10 +29,6 @@ few = settings(max_examples=3, suppress_health_check=[HealthCheck.function_scope
 
 def new_session(model, **options):
     return TargetSession(model, recorder=StockRouting(model), **options)
-
-
-def relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
 def plain_nodes(reader: Plain, tokens, parent):
@@ -153,12 +147,13 @@ def test_an_offloaded_model_records_its_own_routing(model_of, tiny_folder):
             (ours.prefill(tiny_prompt(9)), theirs.prefill(tiny_prompt(9))),
             (ours.verify(tokens, parent), theirs.verify(tokens, parent)),
         ):
-            assert torch.equal(result.logits, expected.logits)
+            assert_same_to_rounding(result.logits, expected.logits)
             assert (result.experts == expected.experts).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_single_nodes_are_bitwise_what_generate_computes(model_of, kind, attention, dtype):
+    """One model, its weights where they are, and the same shapes: so the same bits everywhere."""
     model = model_of(kind, attention, dtype)
     prompt = tiny_prompt(11)
     stock = model.generate(
