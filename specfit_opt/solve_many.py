@@ -7,7 +7,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any
 
-from ._validate import checked_rate
+from ._validate import checked_rate, checked_time_limit, positive_integer
 from .cost import CostModel
 from .errors import InvalidInputError
 from .instance import Instance
@@ -67,8 +67,10 @@ def solve_many(
     >>> [s.n_selected for s in solve_many((tree, routing, cost) for cost in costs)]
     [2, 1]
     """
-    if chunk_size is not None and (chunk_size != int(chunk_size) or chunk_size < 1):
-        raise InvalidInputError(f"chunk_size must be a positive integer, got {chunk_size!r}")
+    if isinstance(chunk_size, float) and chunk_size.is_integer():
+        chunk_size = int(chunk_size)
+    if chunk_size is not None:
+        chunk_size = positive_integer(chunk_size, "chunk_size")
     _check_solve_options(solve_options)
     instances = [_instance(i, problem) for i, problem in enumerate(problems)]
     if chunk_size is None:
@@ -144,5 +146,6 @@ def _check_solve_options(options: dict[str, Any]) -> None:
     method = options.get("method", "exact")
     get_method(method)
     checked_rate(options.get("rate"))
+    checked_time_limit(options.get("time_limit"))
     common = ("method", "rate", "max_nodes", "time_limit")
     check_options(method, {k: v for k, v in options.items() if k not in common})
