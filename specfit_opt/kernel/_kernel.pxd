@@ -145,8 +145,6 @@ cdef struct Scratch:
     uint8_t *best               # [n]
     int32_t *core_index         # [n]
     # branch and bound
-    int has_path_price
-    double *path_price          # [n] seconds that the node and its ancestors add to the roots
     uint8_t *decided            # [n]
     int32_t *entry              # [n]
     int32_t *trail_node         # [n]

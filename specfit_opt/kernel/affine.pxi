@@ -11,7 +11,7 @@ cdef Outcome scratch_open(Scratch *s, int64_t n, int64_t words) noexcept nogil:
     s.n = n
     s.words = words
     room += 5 * sf_arena_room(words * 8) + sf_arena_room(words * 32)
-    room += 2 * sf_arena_room(n * 8) + 7 * sf_arena_room(n * 8)
+    room += 2 * sf_arena_room(n * 8) + 6 * sf_arena_room(n * 8)
     room += 5 * sf_arena_room(n * 4) + 6 * sf_arena_room(n)
     room += 2 * sf_arena_room((n + 1) * 8) + 2 * sf_arena_room(n + 1) + sf_arena_room((n + 1) * 4)
     if sf_arena_open(&s.arena, room) != 0:
@@ -28,7 +28,6 @@ cdef Outcome scratch_open(Scratch *s, int64_t n, int64_t words) noexcept nogil:
     s.upper = <double *> sf_arena_take(&s.arena, n * 8)
     s.lower = <double *> sf_arena_take(&s.arena, n * 8)
     s.loss = <double *> sf_arena_take(&s.arena, n * 8)
-    s.path_price = <double *> sf_arena_take(&s.arena, n * 8)
     s.trail_bound = <double *> sf_arena_take(&s.arena, n * 8)
     s.open_nodes = <int32_t *> sf_arena_take(&s.arena, n * 4)
     s.part = <int32_t *> sf_arena_take(&s.arena, n * 4)

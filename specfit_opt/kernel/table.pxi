@@ -4,9 +4,6 @@
 # closures of rising mu are nested, so they are kept as one number per node (`entry`: the size of
 # the smallest of them that holds it).
 
-# Costs of all that is open above this multiple of all the probability are looked at by the node.
-cdef double DEAR = 64.0
-
 cdef enum Verdict:
     PRUNED
     BRANCH
@@ -86,38 +83,9 @@ cdef Outcome explore(
     if tick(p, s, 2 * p.n * (p.price.words + 1)) == STOPPED:
         return STOPPED
     while True:  # once more whenever the incumbent, and with it lambda, rises
-        if s.lam * most.price > DEAR * s.total:
-            drop_dear(p, s, &most)
         outcome = envelope(p, s, answer, &least, &most, verdict, node, bound)
         if outcome != DONE or verdict[0] != AGAIN:
             return outcome
-
-
-cdef void drop_dear(const Problem *p, Scratch *s, Figures *most) noexcept nogil:
-    """Take out the open nodes whose path alone costs more than any set that holds it can bring.
-
-    What is left adds up to terms of the size of the tokens; beside costs of another magnitude the
-    bounds by size would be nothing but rounding.
-    """
-    cdef double most_cost
-    cdef int64_t v, u
-    if not s.has_path_price:
-        s.has_path_price = True
-        for v in range(p.n):
-            u = p.parent[v]
-            s.path_price[v] = 0.0
-            if u >= 0:
-                s.path_price[v] = s.path_price[u] + price_of(p.price, row_of(p, s, v))
-            if p.extra != NULL:
-                s.path_price[v] += p.extra[v]
-    most_cost = s.total - s.lam * p.base + PROOF * terms(s)
-    if not s.is_ratio:
-        most_cost -= s.best_objective
-    for v in range(p.n):
-        if s.decided[v] == OPEN and s.lam * s.path_price[v] > most_cost:
-            s.decided[v] = OUT
-        s.state[v] = OUT if s.decided[v] == OUT else IN
-    measure(p, s, s.state, IN, most)
 
 
 cdef void decide(const Problem *p, Scratch *s, int64_t depth) noexcept nogil:

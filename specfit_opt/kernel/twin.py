@@ -356,8 +356,6 @@ _OUT, _OPEN, _IN = 0, 1, 2
 
 #: Gains below this share of all the probability are taken for zero: ties go to fewer nodes.
 _TIE = 1e-13
-#: Costs of all that is open above this multiple of all the probability are looked at by the node.
-_DEAR = 64.0
 #: An excess over the incumbent below this share of its tokens is rounding, not improvement.
 _PROOF = 1e-12
 
@@ -604,31 +602,8 @@ class _Problem:
         self.consider(least)
         self.consider(most)
         while True:  # once more whenever the incumbent, and with it lambda, rises
-            if self.lam * most.price > _DEAR * self.total:
-                most = self.without_dear(least, most)
-                sizes = [k for k in sizes if k <= most.size]
-                if not sizes:
-                    return None
             with contextlib.suppress(_Again):
                 return self.envelope(least, most, sizes)
-
-    def without_dear(self, least: _Set, most: _Set) -> _Set:
-        """Return ``most`` without the nodes whose path alone costs more than it can bring.
-
-        What is left adds up to terms of the size of the tokens; beside costs of another magnitude
-        the bounds by size would be nothing but rounding.
-        """
-        inside = set(least.members)
-        path_price = [0.0] * self.n
-        for v, u in enumerate(self.parent):
-            above = path_price[u] + self.price(self.fresh[v]) if u >= 0 else 0.0
-            path_price[v] = above + self.extra[v]
-        most_cost = self.total - self.lam * self.base + _PROOF * self.terms()
-        if not self.is_ratio:
-            most_cost -= self.objective(self.best)
-        return self.make_set(
-            [v for v in most.members if v in inside or self.lam * path_price[v] <= most_cost]
-        )
 
     def envelope(self, least: _Set, most: _Set, sizes: list[int]) -> _Decision | None:
         lam = self.lam
