@@ -311,6 +311,30 @@ class ListOf(Kind):
 
 
 @dataclass(frozen=True)
+class Either(Kind):
+    """One value, or a list of several.
+
+    Attributes
+    ----------
+    one : Kind
+    several : ListOf
+    """
+
+    one: Kind
+    several: Kind
+
+    @property
+    def wanted(self) -> str:  # type: ignore[override]
+        """Both in words."""
+        return f"{self.one.wanted} or {self.several.wanted}"
+
+    def take(self, value: Any) -> Any:
+        """Return ``value``, checked as the one or the other."""
+        is_list = isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim)
+        return (self.several if is_list else self.one).take(value)
+
+
+@dataclass(frozen=True)
 class MapOf(Kind):
     """An object with any keys, whose values are all of one kind.
 
