@@ -375,7 +375,7 @@ def test_a_failure_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
         (lambda lines: [lines[0], *lines[2:]], "totals are not those"),
         (lambda lines: [*lines, lines[1]], "line 5: the totals should be the last line"),
         (lambda lines: [lines[0], lines[1].replace('"hits": 60', '"hits": []')], r"line 2: hits m"),
-        (lambda lines: [lines[0].replace('"version": 1', '"version": 9'), *lines[1:]], "be 1, got 9"),
+        (lambda lines: [lines[0].replace('"version": 1', '"version": 9'), *lines[1:]], "1, got 9"),
         (lambda lines: [lines[0].replace('"policy"', '"police"'), *lines[1:]], "lacks"),
         (lambda lines: [lines[0], lines[1].replace('"hits": 60', '"hits": 6'), *lines[2:]], "add"),
     ],
