@@ -38,7 +38,8 @@ _DEFLATE_RATIO = 1032
 _MAGIC = b"\x93NUMPY"
 _HEADER = re.compile(
     r"\{'descr': ?'([<>|=]?[?bBhHiIuUlLqQefdFDcSVmMO][0-9]{0,9})',"
-    r" ?'fortran_order': ?(True|False), ?'shape': ?\(((?:[0-9]{1,18}, ?)*(?:[0-9]{1,18})?)\), ?\}\s*"
+    r" ?'fortran_order': ?(True|False),"
+    r" ?'shape': ?\(((?:[0-9]{1,18}, ?)*(?:[0-9]{1,18})?)\), ?\}\s*"
 )
 _MAX_HEADER = 4096
 

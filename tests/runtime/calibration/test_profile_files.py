@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from samples import profile
+
 from specfit_opt.errors import InvalidInputError
 from specfit_runtime.calibration import (
     Machine,
@@ -26,38 +28,6 @@ from specfit_runtime.calibration import (
     load_profile,
 )
 from specfit_runtime.calibration.profile import parse_profile
-
-
-def profile(**changes: Any) -> RuntimeProfile:
-    """Return a small profile: sizes 1, 2 and 4 measured, 3 between them."""
-    figures: dict[str, Any] = {
-        "name": "tiny on disk",
-        "machine": Machine("a processor", 2, 1, "Linux x86_64", None),
-        "software": {"torch": "2.13"},
-        "model": ModelShape("tiny", "qwen3_moe", 2, 8, 2),
-        "dtype": "bfloat16",
-        "device": "cpu",
-        "store": "disk",
-        "link_bandwidth": None,
-        "drafter": "eagle3",
-        "draft_top_k": 4,
-        "draft_width": 4,
-        "repeats": 5,
-        "prefix_tokens": 16,
-        "node_time": (0.010, 0.012, 0.013, 0.014),
-        "node_sizes": (1, 2, 4),
-        "node_quartiles": Quartiles((0.009, 0.011, 0.013), (0.010, 0.012, 0.014), (0.1, 0.2, 0.3)),
-        "node_misses": (0.0, 0.0, 1.5),
-        "draft_time": (0.003, 0.001),
-        "draft_quartiles": Quartiles((0.002, 0.001), (0.003, 0.001), (0.003, 0.001)),
-        "expert_time": (0.001, 0.002),
-        "expert_quartiles": Quartiles((0.001, 0.001), (0.001, 0.002), (0.001, 0.003)),
-        "expert_batch": 8,
-        "miss_quartiles": Quartiles((0.001,), (0.0015,), (0.002,)),
-        "handling_time": 0.0003,
-        "moved_bytes": (1000, 2000),
-    }
-    return RuntimeProfile(**(figures | changes))
 
 
 def text(**changes: Any) -> str:
