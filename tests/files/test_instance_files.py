@@ -26,6 +26,7 @@ from specfit_opt import (
     save_instance,
     solve_instance,
 )
+from specfit_opt.files import instance_json
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 FIXTURES = sorted(DATA.glob("*.npz"))
@@ -329,8 +330,6 @@ def test_the_shortest_form(tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_documentation(tmp_path: Path) -> None:
-    from specfit_opt.files import instance_json
-
     text = str(instance_json.__doc__)
     instance = load_text(tmp_path, text[text.index("{") : text.index("}") + 1])
     assert instance.name == "three nodes"
@@ -389,41 +388,39 @@ def test_byte_order_mark(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"parent": ...}, "lacks 'parent'; an instance needs parent, experts,"),
+        ({"parent": ...}, "it lacks 'parent'; the keys are parent, experts,"),
         ({"path_prob": ...}, "give either path_prob or conditional_prob"),
         ({"conditional_prob": [1, 1, 1]}, "give either path_prob or conditional_prob"),
-        ({"residents": []}, "has the unknown key 'residents'; the keys are .*remarks in comment"),
-        ({"format": "other"}, "has format 'other'; an instance has 'specfit-instance'"),
-        ({"version": 2}, "has version 2; this release reads version 1"),
-        ({"name": 7}, "name must be text, got 7"),
-        ({"parent": 0}, "parent must be a list, got the number 0"),
-        ({"parent": [-1, 0, 10**30]}, "parent must hold integers"),
-        ({"n_experts": 5.0}, "n_experts must be an integer, got the number 5.0"),
-        ({"n_experts": True}, "n_experts must be an integer, got true"),
+        ({"residents": []}, "it has the unknown key 'residents'; the keys are .* comment"),
+        ({"format": "other"}, "format must be 'specfit-instance', got 'other'"),
+        ({"version": 2}, "version must be 1, got 2"),
+        ({"name": 7}, "name must be a text, got 7"),
+        ({"parent": 0}, "parent must be a list, got 0"),
+        ({"parent": [-1, 0, 10**30]}, r"parent\[2\] must be a whole number from -1 to"),
+        ({"n_experts": 5.0}, "n_experts must be a whole number of at least 1, got 5.0"),
+        ({"n_experts": True}, "n_experts must be a whole number of at least 1, got true"),
         ({"n_experts": 4}, r"experts\[2, 0, 1\] = 4 is no expert of 4"),
-        ({"experts": []}, "experts is empty"),
+        ({"experts": []}, "experts must be a list of at least 1, got a list of 0 entries"),
         ({"experts": [[[0]], [[0], [1]], [[0]]]}, r"experts\[1\] has 2 layers but experts\[0\] ha"),
-        ({"experts": [[0], [0], [0]]}, r"experts\[0\]\[0\] must be a list, got the number 0"),
-        ({"experts": [[[0.5]]] * 3}, r"experts\[0\]\[0\] holds 0.5; expert ids are integers"),
-        ({"experts": [[[True]]] * 3}, r"experts\[0\]\[0\] holds True"),
-        ({"experts": [[[2**31]]] * 3}, r"experts\[0\]\[0\] holds 2147483648"),
+        ({"experts": [[0], [0], [0]]}, r"experts\[0\]\[0\] must be a list, got 0"),
+        ({"experts": [[[0.5]]] * 3}, r"experts\[0\]\[0\]\[0\] must be a whole number from -1"),
+        ({"experts": [[[True]]] * 3}, r"experts\[0\]\[0\]\[0\] must be a whole number .* got true"),
+        ({"experts": [[[2**31]]] * 3}, r"experts\[0\]\[0\]\[0\] must be .* got 2147483648"),
         ({"experts": [[[0]]] * 2}, "the tree has 3 nodes but the routing has 2"),
         ({"resident": [[0, 5]]}, r"resident\[0\] = \[0, 5\] is no expert of 1 layers of 5"),
-        ({"resident": [[0, 1, 0, 0, 0]]}, r"resident\[0\] = .* is no \[layer, expert\] pair"),
-        (
-            {"resident": [[True, False]]},
-            "resident is a matrix of 1 rows of 2 entries; .* 1 rows .layers. of 5",
-        ),
+        ({"resident": [[0, 1, 0, 0, 0]]}, r"resident\[0\] must be a list of 2, got a list of 5"),
+        ({"resident": [[True, False]]}, r"resident\[0\] must be a list of 5, got a list of 2 ent"),
+        ({"resident": [[0, True]]}, r"resident\[0\]\[1\] must be a whole number"),
         ({"resident": True}, "resident must be a list, got true"),
-        ({"fixed_time": "1"}, "fixed_time must be a number of seconds, got the text '1'"),
-        ({"fixed_time": None}, "fixed_time must be a number of seconds, got null"),
-        ({"fixed_time": 10**400}, "fixed_time must be a finite number of seconds, got inf"),
-        ({"node_time": [0, 0.1, True, 0.1]}, r"node_time\[2\] must be a number of seconds, got tr"),
-        ({"node_time": [0, 0.1, "infinite", 0.1]}, r"node_time\[2\] must be a number"),
+        ({"fixed_time": "1"}, "fixed_time must be a finite number of seconds .* got '1'"),
+        ({"fixed_time": None}, "fixed_time must be a finite number of seconds .* got null"),
+        ({"fixed_time": 10**400}, "a number of 401 characters in line 1"),
+        ({"node_time": [0, 0.1, True, 0.1]}, r"node_time\[2\] must be a finite number of seconds"),
+        ({"node_time": [0, 0.1, "infinite", 0.1]}, r"node_time\[2\] must be a finite number"),
         ({"node_time": [0, 0.1]}, "node_time has 2 entries but the tree has 3 nodes"),
-        ({"expert_time": [[0.1, None]]}, r"expert_time\[0\]\[1\] must be a number .* got null"),
-        ({"expert_time": {"a": 1}}, "expert_time must be a number of seconds, got object"),
-        ({"resident_time": []}, "resident_time must be a number of seconds, got list"),
+        ({"expert_time": [[0.1, None]]}, r"expert_time\[0\]\[1\] must be a finite .* got null"),
+        ({"expert_time": {"a": 1}}, "expert_time must be a finite number .* got an object of 1"),
+        ({"resident_time": []}, "resident_time must be a finite number of seconds"),
     ],
 )
 def test_json_that_is_not_right(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -434,17 +431,17 @@ def test_json_that_is_not_right(changes: dict[str, Any], message: str, tmp_path:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "the file is no JSON, or was truncated: .* in line 1, column 1"),
-        (json.dumps(BY_HAND)[:-9], "the file is no JSON, or was truncated"),
-        ("[1, 2]", "the file holds a list at the top; an instance is one object in braces"),
-        ('{"parent": [], "parent": []}', "the key 'parent' occurs twice; keep one"),
-        ('{"node_time": [0, Infinity]}', 'Infinity is not JSON; write null or "inf"'),
-        ('{"fixed_time": NaN}', "NaN is not JSON"),
-        ("[" * 100_000, "the file is no instance"),
-        ('{"fixed_time": ' + "1" * 5000 + "}", "the file is no instance"),
+        ("", "no JSON, or cut short: .* in line 1, column 1"),
+        (json.dumps(BY_HAND)[:-9], "no JSON, or cut short"),
+        ("[1, 2]", "it must be an object, got a list of 2 entries"),
+        ('{"parent": [], "parent": []}', "the key 'parent' occurs twice in one object; keep one"),
+        ('{"node_time": [0, Infinity]}', "Infinity is no JSON number"),
+        ('{"fixed_time": NaN}', "NaN is no JSON number"),
+        ("[" * 100_000, "lists and objects are nested 100000 deep"),
+        ('{"fixed_time": ' + "1" * 5000 + "}", "a number of 5000 characters"),
         (
             json.dumps(BY_HAND).replace('"node_time": 0.01', '"node_time": [0, 1, 1e400, 1]'),
-            r"node_time\[2\] must be a finite number",
+            "the number '1e400' is out of range in line 1, column",
         ),
     ],
 )
@@ -453,8 +450,23 @@ def test_text_that_is_no_instance(text: str, message: str, tmp_path: Path) -> No
         load_text(tmp_path, text)
 
 
+def test_lists_that_would_be_padded_to_gigabytes(tmp_path: Path) -> None:
+    experts = [[[0] * 5000], *[[[]]] * 5000]
+    with pytest.raises(InvalidInputError, match="has 5001 nodes of 1 layers of up to 5000 ids"):
+        by_hand(tmp_path, experts=experts, parent=[-1, *[0] * 5000], path_prob=[1.0] * 5001)
+
+
+def test_json_is_not_written_where_it_could_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instance_json, "MAX_BYTES", 100)
+    with pytest.raises(InvalidInputError, match=r"a\.json: .* at most 100 are read; save it as"):
+        save_instance(tmp_path / "a.json", small())
+    assert os.listdir(tmp_path) == []
+
+
 def test_archive_named_json(tmp_path: Path) -> None:
     path = tmp_path / "case.json"
     path.write_bytes(FIXTURES[0].read_bytes())
-    with pytest.raises(InvalidInputError, match=r"not UTF-8 text .* has the extension \.npz"):
+    with pytest.raises(InvalidInputError, match=r"case\.json: not UTF-8 text: "):
         load_instance(path)
