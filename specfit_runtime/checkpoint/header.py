@@ -15,7 +15,7 @@ from specfit_opt.files.regular_file import open_regular
 from specfit_opt.files.strict_json import parse_json
 from specfit_opt.schema import Anything, ListOf, MapOf, Record, Text, Whole, checked, shown
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, InvalidInputError
 
 # Longer headers are refused by the format's own library too.
 _MAX_HEADER = 100_000_000
@@ -110,7 +110,10 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     where = f"{path} is no safetensors file: its header is malformed"
     entries = parse_json(text, where, MapOf(Anything()), error=CheckpointError)
     entries.pop("__metadata__", None)
-    entries = checked(entries, MapOf(_ENTRY), f"{where}: header", CheckpointError)
+    try:
+        entries = checked(entries, MapOf(_ENTRY))
+    except InvalidInputError as error:
+        raise CheckpointError(f"{where}: {error}") from None
     tensors = {key: _entry(path, key, entry, 8 + length) for key, entry in entries.items()}
     _check_extent(path, tensors, 8 + length, size)
     return tensors

@@ -35,7 +35,7 @@ _BLOCK = 512
 #: right, and by how much of their spread scores may differ there. Half precision rounds more.
 _TRIAL_TEXT = 5
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
-_HALF_TOLERANCE = 0.15
+_HALF_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -290,6 +290,7 @@ class CausalLmDrafter(Drafter):
                 "Models with rotary or learned positions can"
             ) from error
 
+    @torch.inference_mode()
     def _try_trees(self) -> None:
         """Draft two levels behind a few tokens, and compare with reading each path by itself.
 

@@ -60,9 +60,12 @@ def _reset(module: Any) -> None:
 
     Transformers itself does so only once a pass is shorter than the stated context.
     """
-    for original in [name for name in vars(module)["_buffers"] if name.endswith("original_inv_freq")]:
-        prefix = original.removesuffix("original_inv_freq")
-        module._buffers[f"{prefix}inv_freq"] = getattr(module, original).clone()
+    kept = [name for name in module._buffers if name.endswith("original_inv_freq")]
+    # A tensor of inference mode could not be written to outside of it.
+    with torch.inference_mode(False):
+        for name in kept:
+            prefix = name.removesuffix("original_inv_freq")
+            module._buffers[f"{prefix}inv_freq"] = module._buffers[name].clone()
     for name in [name for name in vars(module) if name.endswith("max_seq_len_cached")]:
         setattr(module, name, module.original_max_seq_len)
 
