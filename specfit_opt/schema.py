@@ -136,6 +136,8 @@ class Real(Kind):
     least, most : float
     above : bool
         ``least`` itself is too little.
+    infinite : bool
+        Infinity is taken too; JSON, which has no word for it, says null or "inf".
     unit : str
         For messages: "seconds".
     """
@@ -143,6 +145,7 @@ class Real(Kind):
     least: float = 0.0
     most: float = MAX_REAL
     above: bool = False
+    infinite: bool = False
     unit: str = ""
 
     @property
@@ -157,6 +160,8 @@ class Real(Kind):
 
     def take(self, value: Any) -> float:
         """Return ``value`` as a float."""
+        if self.infinite and (value is None or value == "inf" or value == math.inf):
+            return math.inf
         if isinstance(value, (bool, np.bool_)) or not isinstance(
             value, (int, float, np.integer, np.floating)
         ):

@@ -12,8 +12,27 @@ from functools import cached_property
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from specfit_opt.cli.units import byte_size, figure, seconds
+from specfit_opt.files.archive import named
 from specfit_opt.files.atomic import atomic_write
+from specfit_opt.files.regular_file import printable
+from specfit_opt.files.strict_json import read_json_lines
+from specfit_opt.schema import (
+    Anything,
+    Flag,
+    Kind,
+    ListOf,
+    MapOf,
+    Maybe,
+    OneOf,
+    Real,
+    Record,
+    Text,
+    Whole,
+    settle,
+)
 
 from .errors import InvalidInputError
 
@@ -24,6 +43,12 @@ _FORMAT, _VERSION = "specfit-decode-report", 1
 
 #: The parts that the time of a cycle is split into, in the order of a cycle.
 PARTS = ("draft", "search", "transfer", "verify", "other")
+
+#: Bytes of a report file that is read: some 190,000 cycles.
+MAX_BYTES = 2**27
+
+#: What a time or an expectation may be, so that sums stay finite.
+_FIGURE = Real(most=1e15)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -408,11 +433,8 @@ class DecodeReport:
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        put = object.__setattr__
-        put(self, "cycles", tuple(self.cycles))
-        put(self, "slots", tuple(int(n) for n in self.slots))
-        put(self, "assumptions", tuple(self.assumptions))
-        put(self, "warnings", tuple(self.warnings))
+        settle(self, _SETTING_KINDS)
+        object.__setattr__(self, "cycles", tuple(self.cycles))
         starts = 1
         for before, after in zip(self.cycles, self.cycles[1:], strict=False):
             if after.position == before.position + before.committed:
@@ -619,17 +641,20 @@ class DecodeReport:
         InvalidInputError
             If an entry is missing or contradicts another.
         """
-        try:
-            settings = {name: document[name] for name in _WRITTEN}
-            report = cls(
-                **settings,
-                prefill=PrefillRecord(**_pick(PrefillRecord, document["prefill"])),
-                cycles=tuple(CycleRecord(**_pick(CycleRecord, c)) for c in document["cycles"]),
-            )
-            written = document["totals"]
-        except (KeyError, TypeError) as error:
-            raise InvalidInputError(f"no report of a decode: {error!r}") from None
-        if written != json.loads(json.dumps(report._totals())):
+        document = _DOCUMENT(document, "")
+        cycles = tuple(CycleRecord(**_pick(CycleRecord, c)) for c in document["cycles"])
+        return cls._rebuilt(document, cycles, document["totals"])
+
+    @classmethod
+    def _rebuilt(
+        cls, header: dict[str, Any], cycles: tuple[CycleRecord, ...], totals: dict[str, Any]
+    ) -> DecodeReport:
+        report = cls(
+            **{name: header[name] for name in _WRITTEN},
+            prefill=PrefillRecord(**_pick(PrefillRecord, header["prefill"])),
+            cycles=cycles,
+        )
+        if totals != report._totals():
             raise InvalidInputError("the totals are not those of the cycles; the report is damaged")
         return report
 
@@ -680,33 +705,38 @@ class DecodeReport:
         Raises
         ------
         InvalidInputError
-            If the file is no report, is of another version or was cut short.
+            If the file is no report, is of another version or was cut short. The message names
+            the file and the line.
         OSError
-            If it cannot be read.
+            If it cannot be opened.
+
+        Notes
+        -----
+        The file has at most 128 MiB and is read line by line, each as
+        :mod:`specfit_opt.files.strict_json` says.
         """
-        name = os.fspath(path)
-        with open(path, encoding="utf-8") as handle:
-            try:
-                lines = [json.loads(line) for line in handle]
-                kinds = [line.pop("type") for line in lines]
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise InvalidInputError(f"{name}: not a report of a decode: {error!r}") from None
-        if not lines or lines[0].get("format") != _FORMAT:
-            raise InvalidInputError(f"{name}: not a report of a decode: the header is missing")
-        if lines[0].get("version") != _VERSION:
-            raise InvalidInputError(
-                f"{name}: a report of version {lines[0].get('version')}; this specfit reads "
-                f"version {_VERSION}"
-            )
-        if kinds != ["header", *["cycle"] * (len(kinds) - 2), "totals"]:
-            raise InvalidInputError(
-                f"{name}: a report is a header, cycles and the totals, in that order; the file "
-                "was cut short or put together otherwise"
-            )
-        try:
-            return cls.from_dict({**lines[0], "cycles": lines[1:-1], "totals": lines[-1]})
-        except InvalidInputError as error:
-            raise InvalidInputError(f"{name}: {error}") from None
+        name = printable(path)
+        header: dict[str, Any] | None = None
+        cycles: list[CycleRecord] = []
+        totals: dict[str, Any] | None = None
+        for number, line in read_json_lines(path, limit=MAX_BYTES):
+            expected = _HEADER if header is None else _CYCLE_OR_TOTALS
+            where = f"{name}, line {number}"
+            if totals is not None:
+                raise InvalidInputError(f"{where}: the totals should be the last line")
+            with named(where):
+                line = expected(line, "")
+                if header is None:
+                    header = line
+                elif line["type"] == "totals":
+                    totals = {key: value for key, value in line.items() if key != "type"}
+                else:
+                    cycles.append(CycleRecord(**_pick(CycleRecord, _CYCLE(line, ""))))
+        if header is None or totals is None:
+            missing = "the header is" if header is None else "the totals are"
+            raise InvalidInputError(f"{name}: {missing} missing: the report was cut short")
+        with named(name):
+            return cls._rebuilt(header, tuple(cycles), totals)
 
     def _headline(self) -> str:
         parts = [
@@ -745,7 +775,7 @@ class DecodeReport:
             "new_tokens": self.new_tokens,
             "predicted_cycle_seconds": self.predicted_cycle_seconds,
             "measured_cycle_seconds": self.measured_cycle_seconds,
-            "prediction_error": self.prediction_error,
+            "prediction_error": _finite(self.prediction_error),
             "expected_tokens_per_pass": self.expected_tokens_per_pass,
         }
 
@@ -761,21 +791,65 @@ _SETTINGS = tuple(
 )
 
 
+_SETTING_KINDS: dict[str, Kind] = {
+    "model": Text(empty=True),
+    "policy": Text(empty=True),
+    "drafter": Maybe(Text(empty=True)),
+    "predictor": Maybe(Text(empty=True)),
+    "store": Text(empty=True),
+    "cache_policy": Text(empty=True),
+    "link_bandwidth": Maybe(_FIGURE),
+    "device": Text(empty=True),
+    "dtype": Text(empty=True),
+    "n_layers": Whole(),
+    "n_experts": Whole(),
+    "top_k": Whole(),
+    "slots": ListOf(Whole()),
+    "do_sample": Flag(),
+    "prompts": Whole(1),
+    "prompt_tokens": Whole(),
+    "cost_source": Maybe(Text(empty=True)),
+    "assumptions": ListOf(Text(empty=True)),
+    "warnings": ListOf(Text(empty=True)),
+}
+
+
+def _keys(kind: type[Any]) -> dict[str, Kind]:
+    """Return the fields of a record; what they may be is checked where it is built."""
+    return {f.name: Anything() for f in dataclasses.fields(kind)}
+
+
+# What is in a report besides can be computed from it.
+_CYCLE = Record(_keys(CycleRecord), others=True)
+_SETTINGS_AND_PREFILL: dict[str, Kind] = {
+    **{name: Anything() for name in _WRITTEN},
+    "prefill": Record(_keys(PrefillRecord), others=True),
+}
+_DOCUMENT = Record(
+    {**_SETTINGS_AND_PREFILL, "cycles": ListOf(_CYCLE), "totals": MapOf(Anything())}, others=True
+)
+_HEADER = Record(
+    {
+        "type": OneOf(("header",)),
+        "format": OneOf((_FORMAT,)),
+        "version": OneOf((_VERSION,)),
+        **_SETTINGS_AND_PREFILL,
+    }
+)
+_CYCLE_OR_TOTALS = Record({"type": OneOf(("cycle", "totals"))}, others=True)
+
+
 def _settle(record: CycleRecord | PrefillRecord) -> None:
     """Make every figure a plain int or float, and check that it is one that can be."""
+    kinds: dict[str, Kind] = {}
     for f in dataclasses.fields(record):
-        value = getattr(record, f.name)
-        if "float" in str(f.type):
-            if value is None:
-                continue
-            value = float(value)
-            if "None" in str(f.type) and not math.isfinite(value):
-                value = None  # nothing that could be predicted
-        else:
-            value = int(value)
-        if value is not None and not 0 <= value < math.inf:
-            raise InvalidInputError(f"{f.name} must be finite and >= 0, got {value!r}")
-        object.__setattr__(record, f.name, value)
+        kinds[f.name] = _FIGURE if "float" in str(f.type) else Whole()
+        if "None" in str(f.type):
+            kinds[f.name] = Maybe(_FIGURE)
+            value = getattr(record, f.name)
+            if isinstance(value, (float, np.floating)) and not math.isfinite(value):
+                object.__setattr__(record, f.name, None)  # nothing that could be predicted
+    settle(record, kinds)
 
 
 def _check_lookups(record: CycleRecord | PrefillRecord, where: str) -> None:
@@ -799,5 +873,5 @@ def _ratio(amount: float, per: float) -> float:
     return amount / per if per else math.nan
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -36,9 +36,9 @@ key                       value
 ``format``, ``version``   omitted, or "specfit-instance" and 1
 ========================  ========================================================================
 
-An unknown or repeated key is an error, so that a misspelt one is not lost. A file has at most 16 MiB
-and 2**20 values (see :mod:`specfit_opt.files.strict_json`), and its ``experts``, padded to the longest
-list, at most 2**24 entries: larger instances are for ``.npz``.
+An unknown or repeated key is an error, so that a misspelt one is not lost. A file has at most
+16 MiB and 2**20 values (see :mod:`specfit_opt.files.strict_json`), and its ``experts``, padded to
+the longest list, at most 2**24 entries: larger instances are for ``.npz``.
 """
 
 from __future__ import annotations
@@ -84,21 +84,13 @@ _MAX_ID = int(np.iinfo(np.int32).max)
 _SECONDS = Real(unit="seconds")
 _PROBABILITIES = ListOf(Real())
 
-
-class _SizeTime(Real):
-    """Seconds of a size, or null or "inf" for one that is not allowed."""
-
-    def take(self, value: Any) -> float:
-        return math.inf if value is None or value == "inf" else super().take(value)
-
-
 _FILE = Record(
     {
         "parent": ListOf(Whole(-1, _MAX_ID)),
         "experts": ListOf(ListOf(ListOf(Whole(-1, _MAX_ID))), 1),
         "n_experts": Whole(1),
         "fixed_time": _SECONDS,
-        "node_time": Either(_SECONDS, ListOf(_SizeTime(unit="seconds"))),
+        "node_time": Either(_SECONDS, ListOf(Real(unit="seconds", infinite=True))),
         "expert_time": Either(_SECONDS, ListOf(Either(_SECONDS, ListOf(_SECONDS)))),
     },
     {
@@ -161,7 +153,9 @@ def _check_readable(content: bytes) -> None:
     """Refuse to write what `load_json` would refuse to read."""
     try:
         if len(content) > MAX_BYTES:
-            raise InvalidInputError(f"has {len(content)} bytes as JSON; at most {MAX_BYTES} are read")
+            raise InvalidInputError(
+                f"has {len(content)} bytes as JSON; at most {MAX_BYTES} are read"
+            )
         check_extent(content)
     except InvalidInputError as error:
         raise InvalidInputError(f"{error}; save it as .npz") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,22 +14,48 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validate import nonnegative_number
 from ..cost import CostModel
 from ..errors import InvalidInputError
+from ..files.archive import named
+from ..files.strict_json import parse_json, read_json
+from ..schema import (
+    Anything,
+    Either,
+    Flag,
+    Kind,
+    ListOf,
+    MapOf,
+    Maybe,
+    OneOf,
+    Real,
+    Record,
+    Text,
+    Whole,
+    settle,
+)
 
 #: Version of the profile file that this code reads.
 FILE_VERSION = 1
 
-_REQUIRED = ("version", "name", "fixed_time", "node_time", "draft_time")
-_OPTIONAL = (
-    "summary",
-    "source",
-    "bandwidth",
-    "resident_bandwidth",
-    "experts_resident",
-    "layer_repeat",
-    "expert_bytes",
+_KINDS: dict[str, Kind] = {
+    "name": Text(),
+    "summary": Text(empty=True),
+    "fixed_time": Real(unit="seconds"),
+    "node_time": Either(Real(unit="seconds per node"), ListOf(Real(unit="seconds", infinite=True))),
+    "draft_time": Real(unit="seconds per level"),
+    "bandwidth": Maybe(Real(1.0, unit="bytes per second")),
+    "resident_bandwidth": Maybe(Real(1.0, unit="bytes per second")),
+    "experts_resident": Flag(),
+    "layer_repeat": Whole(1),
+    "expert_bytes": Maybe(Whole(1)),
+    "source": MapOf(Text(empty=True)),
+}
+_REQUIRED = ("name", "fixed_time", "node_time", "draft_time")
+
+# The values are checked where the profile is built, from a file or not.
+_FILE = Record(
+    {"version": OneOf((FILE_VERSION,)), **dict.fromkeys(_REQUIRED, Anything())},
+    {name: Anything() for name in _KINDS if name not in _REQUIRED},
 )
 
 
@@ -50,8 +75,8 @@ class HardwareProfile:
     draft_time : float
         Seconds per drafted level.
     bandwidth : float, optional
-        Bytes per second of the link over which an expert that is not resident comes in. Needed
-        unless ``experts_resident``.
+        Bytes per second, at least 1, of the link over which an expert that is not resident comes
+        in. Needed unless ``experts_resident``.
     resident_bandwidth : float, optional
         Bytes per second at which a resident expert's weights are read; None: free, because the
         link dominates. Needed if ``experts_resident``.
@@ -94,22 +119,11 @@ class HardwareProfile:
     source: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        def put(name: str, value: Any) -> None:
-            object.__setattr__(self, name, value)
-
-        if not isinstance(self.name, str) or not self.name:
-            raise InvalidInputError(f"name must be a non-empty text, got {self.name!r}")
-        if not isinstance(self.summary, str):
-            raise InvalidInputError(f"summary must be a text, got {self.summary!r}")
-        for name, unit in (("fixed_time", "seconds"), ("draft_time", "seconds per level")):
-            put(name, nonnegative_number(_number(getattr(self, name), name), name, unit))
-        put("node_time", _checked_node_time(self.node_time))
-        for name in ("bandwidth", "resident_bandwidth"):
-            put(name, _positive_or_none(getattr(self, name), name))
-        if not isinstance(self.experts_resident, bool):
-            raise InvalidInputError(
-                f"experts_resident must be true or false, got {self.experts_resident!r}"
-            )
+        settle(self, _KINDS)
+        if isinstance(self.node_time, tuple):
+            # CostModel knows what a table may hold; building one here checks it where it is
+            # written.
+            CostModel(0.0, self.node_time, 0.0)
         if self.experts_resident and self.resident_bandwidth is None:
             raise InvalidInputError(
                 "experts_resident needs resident_bandwidth, the bytes per second at which an "
@@ -120,14 +134,7 @@ class HardwareProfile:
                 "bandwidth is missing: give the bytes per second of the link that loads experts, "
                 "or set experts_resident if none is ever loaded"
             )
-        put("layer_repeat", checked_count(self.layer_repeat, "layer_repeat"))
-        if self.expert_bytes is not None:
-            put("expert_bytes", checked_count(self.expert_bytes, "expert_bytes"))
-        if not isinstance(self.source, Mapping) or not all(
-            isinstance(k, str) and isinstance(v, str) for k, v in self.source.items()
-        ):
-            raise InvalidInputError("source must map names of figures to texts")
-        put("source", MappingProxyType(dict(self.source)))
+        object.__setattr__(self, "source", MappingProxyType(dict(self.source)))
 
     def cost_model(
         self,
@@ -166,9 +173,7 @@ class HardwareProfile:
             self.expert_bytes if expert_bytes is None else expert_bytes, n_layers, n_experts
         )
         repeat = (
-            self.layer_repeat
-            if layer_repeat is None
-            else checked_count(layer_repeat, "layer_repeat")
+            self.layer_repeat if layer_repeat is None else Whole(1)(layer_repeat, "layer_repeat")
         )
         weights = size * float(repeat)
         resident = self.resident_bandwidth
@@ -217,7 +222,8 @@ def load_profile(name_or_path: str | PathLike[str] | HardwareProfile) -> Hardwar
     Notes
     -----
     The file holds one object with the attributes of :class:`HardwareProfile` and ``version`` (1).
-    ``null`` in a node_time table forbids that size.
+    ``null`` in a node_time table forbids that size. The file is read as
+    :mod:`specfit_opt.files.strict_json` says.
     """
     if isinstance(name_or_path, HardwareProfile):
         return name_or_path
@@ -229,69 +235,24 @@ def load_profile(name_or_path: str | PathLike[str] | HardwareProfile) -> Hardwar
                 f"profile {text!r} is unknown; the shipped ones are {', '.join(list_profiles())}, "
                 "and a file of your own must end in .json"
             )
-        return parse_profile(shipped.read_text(encoding="utf-8"), f"{text}.json")
-    try:
-        content = Path(text).read_text(encoding="utf-8")
-    except OSError as error:
-        raise InvalidInputError(
-            f"{text}: cannot read the profile: {error.strerror or error}"
-        ) from None
-    except UnicodeDecodeError:
-        raise InvalidInputError(f"{text}: the profile is not UTF-8 text") from None
-    return parse_profile(content, text)
+        return parse_profile(shipped.read_bytes(), f"{text}.json")
+    return _built(read_json(text, _FILE, error=InvalidInputError), text)
 
 
-def parse_profile(text: str, where: str) -> HardwareProfile:
-    """Return the profile that JSON ``text`` describes; ``where`` is for messages.
+def parse_profile(content: bytes | str, where: str) -> HardwareProfile:
+    """Return the profile that JSON ``content`` describes; ``where`` is for messages.
 
     Raises
     ------
     InvalidInputError
         As :func:`load_profile`.
     """
-    try:
-        data = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
-    except json.JSONDecodeError as error:
-        raise InvalidInputError(f"{where}: not valid JSON: {error}") from None
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{where}: {error}") from None
-    if not isinstance(data, dict):
-        raise InvalidInputError(f"{where}: a profile is one JSON object, not {_kind(data)}")
-    if data.get("version") != FILE_VERSION:
-        raise InvalidInputError(
-            f"{where}: version is {data.get('version')!r}; this specfit reads version "
-            f"{FILE_VERSION}"
-        )
-    known = _REQUIRED + _OPTIONAL
-    for key in data:
-        if key not in known:
-            raise InvalidInputError(
-                f"{where}: unknown key {key!r}; the keys are {', '.join(sorted(known))}"
-            )
-    missing = [key for key in _REQUIRED if key not in data]
-    if missing:
-        raise InvalidInputError(f"{where}: missing {', '.join(missing)}")
-    figures = {key: value for key, value in data.items() if key != "version"}
-    if isinstance(figures["node_time"], list):
-        figures["node_time"] = [math.inf if t is None else t for t in figures["node_time"]]
-    try:
-        return HardwareProfile(**figures)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{where}: {error}") from None
+    return _built(parse_json(content, where, _FILE), where)
 
 
-def checked_count(value: Any, name: str) -> int:
-    """Return ``value`` as an int of at least 1.
-
-    Raises
-    ------
-    InvalidInputError
-        If it is not a whole number or below 1.
-    """
-    number = _number(value, name)
-    if number != int(number) or number < 1:
-        raise InvalidInputError(f"{name} must be a whole number of at least 1, got {value!r}")
-    return int(number)
+def _built(data: dict[str, Any], where: str) -> HardwareProfile:
+    with named(where):
+        return HardwareProfile(**{key: value for key, value in data.items() if key != "version"})
 
 
 def checked_expert_bytes(
@@ -322,49 +283,3 @@ def checked_expert_bytes(
     if not ((size > 0) & (size < math.inf)).all():
         raise InvalidInputError("expert_bytes must be positive and finite numbers of bytes")
     return size.astype(np.float64)
-
-
-def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise InvalidInputError(f"{name} must be a number, got {value!r}")
-    if not math.isfinite(value):
-        raise InvalidInputError(f"{name} must be finite, got {value!r}")
-    return float(value)
-
-
-def _positive_or_none(value: Any, name: str) -> float | None:
-    if value is None:
-        return None
-    number = _number(value, name)
-    if not number > 0.0:
-        raise InvalidInputError(f"{name} must be positive bytes per second, got {value!r}")
-    return number
-
-
-def _checked_node_time(value: Any) -> float | tuple[float, ...]:
-    if isinstance(value, (list, tuple, np.ndarray)):
-        entries = [
-            t if isinstance(t, float) and math.isinf(t) else _number(t, f"node_time[{i}]")
-            for i, t in enumerate(value)
-        ]
-        # CostModel knows what a table may hold; building one here checks it where it is written.
-        CostModel(0.0, np.array(entries, dtype=np.float64), 0.0)
-        return tuple(entries)
-    return nonnegative_number(_number(value, "node_time"), "node_time", "seconds per node")
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in result:
-            raise InvalidInputError(f"key {key!r} appears twice")
-        result[key] = value
-    return result
-
-
-def _no_constant(name: str) -> Any:
-    raise InvalidInputError(f"{name} is no JSON number; write null to forbid a size in node_time")
-
-
-def _kind(value: Any) -> str:
-    return {list: "a list", str: "a text", type(None): "null"}.get(type(value), "a number")

@@ -15,7 +15,8 @@ from ..errors import InvalidInputError
 from ..files import Trace
 from ..instance import check_sizes
 from ..profiles import HardwareProfile, load_profile
-from ..profiles.profile import checked_count, checked_expert_bytes
+from ..profiles.profile import checked_expert_bytes
+from ..schema import Whole
 from ..solution import node_time_at
 from .cache_size import slots_of
 from .caches import CacheKind, get_cache
@@ -71,7 +72,7 @@ class ReplaySetting:
         repeat = (
             machine.layer_repeat
             if layer_repeat is None
-            else checked_count(layer_repeat, "layer_repeat")
+            else Whole(1)(layer_repeat, "layer_repeat")
         )
         if expert_bytes is None:
             known = trace.expert_bytes

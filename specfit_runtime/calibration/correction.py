@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from specfit_opt import CostModel
 from specfit_opt.errors import InvalidInputError
+from specfit_opt.schema import ListOf, Real, Whole
 
 from .profile import RuntimeProfile
 from .robust import RecentAverage, RecentRatio
-from .strict_json import checked_list, checked_real, checked_whole
 
 #: Cycles that the averages of times remember.
 WINDOW = 32
@@ -91,10 +91,10 @@ class CycleMeasurement:
         def put(name: str, value: Any) -> None:
             object.__setattr__(self, name, value)
 
-        put("n_nodes", checked_whole(self.n_nodes, "n_nodes", 1))
+        put("n_nodes", Whole(1)(self.n_nodes, "n_nodes"))
         for name in ("compute_seconds", "wait_seconds", "search_seconds", "other_seconds"):
-            put(name, checked_real(getattr(self, name), name))
-        put("draft_seconds", tuple(checked_real(t, "draft_seconds") for t in self.draft_seconds))
+            put(name, Real()(getattr(self, name), name))
+        put("draft_seconds", tuple(ListOf(Real())(self.draft_seconds, "draft_seconds")))
         for name in ("predicted_misses", "realised_misses"):
             misses = np.asarray(getattr(self, name), dtype=np.float64)
             # One sum tells NaN and infinities, and is quicker than looking for each.
@@ -223,13 +223,8 @@ class OnlineCorrection:
         times = base.expert_time
         self._layer_time = times if times.ndim == 1 else times.mean(axis=1)
         self.n_layers = len(self._layer_time)
-        self._draft_base = tuple(
-            checked_real(t, f"draft_time[{i}]")
-            for i, t in enumerate(checked_list(draft_time, "draft_time"))
-        )
-        share = checked_real(handling, "handling")
-        if share > 1.0:
-            raise InvalidInputError(f"handling must be a share from 0 to 1, got {share}")
+        self._draft_base = tuple(ListOf(Real())(draft_time, "draft_time"))
+        share: float = Real(most=1.0)(handling, "handling")
         self._compute = _ComputeFit(base, share)
         self._transfer = RecentRatio(WINDOW, 1.0 - share)
         self._drafts = [RecentAverage(WINDOW, (t, t)) for t in self._draft_base]
@@ -333,7 +328,7 @@ class OnlineCorrection:
         InvalidInputError
             If ``level`` is not a positive whole number.
         """
-        level = checked_whole(level, "level", 1)
+        level = Whole(1)(level, "level")
         return self._draft_seconds(level) + self._search.value
 
     def predict(self, n_nodes: int, misses: ArrayLike, levels: int = 0) -> float:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from specfit_opt.schema import Whole
+
 from ..drafters import Drafter, make_drafter
 from ..expert_cache.preserved import preserved
 from ..offload import offload_of
@@ -23,7 +25,6 @@ from .machine import software_versions, this_machine
 from .node_table import grid, node_table
 from .pass_times import PassTimer
 from .profile import ModelShape, Quartiles, RuntimeProfile
-from .strict_json import checked_whole
 
 if TYPE_CHECKING:
     from ..offload import Offload
@@ -117,11 +118,11 @@ def calibrate(
     >>> sr.offload_of(model).close()
     """
     offload = offload_of(model)
-    max_nodes = checked_whole(max_nodes, "max_nodes", 1)
-    repeats = checked_whole(repeats, "repeats", 1)
-    levels = checked_whole(draft_levels, "draft_levels", 1)
-    top_k = checked_whole(draft_top_k, "draft_top_k", 1)
-    width = checked_whole(draft_width, "draft_width", 1)
+    max_nodes = Whole(1)(max_nodes, "max_nodes")
+    repeats = Whole(1)(repeats, "repeats")
+    levels = Whole(1)(draft_levels, "draft_levels")
+    top_k = Whole(1)(draft_top_k, "draft_top_k")
+    width = Whole(1)(draft_width, "draft_width")
     if isinstance(drafter, str):
         drafter = make_drafter(drafter)
     if quick:

@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from os import PathLike, fspath
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -16,24 +15,32 @@ from numpy.typing import NDArray
 
 from specfit_opt import CostModel
 from specfit_opt.errors import InvalidInputError
+from specfit_opt.files.archive import named
 from specfit_opt.files.atomic import atomic_write
+from specfit_opt.files.strict_json import parse_json, read_json
+from specfit_opt.schema import (
+    Anything,
+    Kind,
+    ListOf,
+    MapOf,
+    Maybe,
+    OneOf,
+    Real,
+    Record,
+    Text,
+    Whole,
+    settle,
+)
 
 from .facts import OffloadFacts, facts_of
-from .strict_json import (
-    checked_list,
-    checked_real,
-    checked_text,
-    checked_whole,
-    kind_of,
-    parse_object,
-    require_keys,
-)
 
 if TYPE_CHECKING:
     from ..offload import Offload
 
 #: Version of the profile file that this code reads and writes.
 FILE_VERSION = 1
+
+_TIMES = ListOf(Real(unit="seconds"))
 
 
 @dataclass(frozen=True)
@@ -61,12 +68,14 @@ class Machine:
     accelerator: str | None
 
     def __post_init__(self) -> None:
-        checked_text(self.processor, "machine.processor")
-        checked_text(self.system, "machine.system")
-        checked_whole(self.cores, "machine.cores", 1)
-        checked_whole(self.threads, "machine.threads", 1)
-        if self.accelerator is not None:
-            checked_text(self.accelerator, "machine.accelerator")
+        kinds = {
+            "processor": Text(),
+            "cores": Whole(1),
+            "threads": Whole(1),
+            "system": Text(),
+            "accelerator": Maybe(Text()),
+        }
+        settle(self, kinds, "machine.")
 
 
 @dataclass(frozen=True)
@@ -90,10 +99,8 @@ class ModelShape:
     top_k: int
 
     def __post_init__(self) -> None:
-        checked_text(self.name, "model.name")
-        checked_text(self.type, "model.type")
-        for name in ("n_layers", "n_experts", "top_k"):
-            checked_whole(getattr(self, name), f"model.{name}", 1)
+        sizes = dict.fromkeys(("n_layers", "n_experts", "top_k"), Whole(1))
+        settle(self, {"name": Text(), "type": Text(), **sizes}, "model.")
 
 
 @dataclass(frozen=True)
@@ -111,8 +118,7 @@ class Quartiles:
     upper: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        for name in ("lower", "median", "upper"):
-            object.__setattr__(self, name, _reals(getattr(self, name), name))
+        settle(self, dict.fromkeys(("lower", "median", "upper"), _TIMES))
         if not len(self.lower) == len(self.median) == len(self.upper):
             raise InvalidInputError(
                 f"lower, median and upper have {len(self.lower)}, {len(self.median)} and "
@@ -231,27 +237,13 @@ class RuntimeProfile:
     moved_bytes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        def put(name: str, value: Any) -> None:
-            object.__setattr__(self, name, value)
+        settle(self, _KINDS)
+        object.__setattr__(self, "software", MappingProxyType(dict(self.software)))
+        self._check_passes()
+        self._check_drafter()
+        self._check_experts()
 
-        for name in ("name", "dtype", "device", "store"):
-            checked_text(getattr(self, name), name)
-        put("software", MappingProxyType(_texts(self.software, "software")))
-        put("repeats", checked_whole(self.repeats, "repeats", 1))
-        put("prefix_tokens", checked_whole(self.prefix_tokens, "prefix_tokens", 0))
-        put("expert_batch", checked_whole(self.expert_batch, "expert_batch", 1))
-        if self.link_bandwidth is not None:
-            put("link_bandwidth", checked_real(self.link_bandwidth, "link_bandwidth"))
-            if not self.link_bandwidth:
-                raise InvalidInputError("link_bandwidth must be positive bytes per second")
-        self._check_passes(put)
-        self._check_drafter(put)
-        self._check_experts(put)
-
-    def _check_passes(self, put: Any) -> None:
-        put("node_time", _reals(self.node_time, "node_time"))
-        if not self.node_time:
-            raise InvalidInputError("node_time is empty; it needs the time of one token at least")
+    def _check_passes(self) -> None:
         if not self.node_time[0] > 0.0:
             raise InvalidInputError("node_time[0] is 0: a pass over one token takes time")
         for i, (before, after) in enumerate(
@@ -262,53 +254,35 @@ class RuntimeProfile:
                     f"node_time[{i}] = {after} is less than the entry before it, {before}; more "
                     "tokens take no less time"
                 )
-        sizes = tuple(
-            checked_whole(n, f"node_sizes[{i}]", 1)
-            for i, n in enumerate(checked_list(self.node_sizes, "node_sizes"))
-        )
-        put("node_sizes", sizes)
+        sizes = self.node_sizes
         n_max = len(self.node_time)
         if list(sizes) != sorted(set(sizes)) or sizes[:1] != (1,) or sizes[-1] != n_max:
             raise InvalidInputError(
                 f"node_sizes must rise from 1 to {n_max}, the entries of node_time, got "
                 f"{list(sizes)}"
             )
-        put("node_misses", _reals(self.node_misses, "node_misses"))
         for name in ("node_quartiles", "node_misses"):
             _require_length(getattr(self, name), len(sizes), name, "node_sizes")
 
-    def _check_drafter(self, put: Any) -> None:
-        put("draft_time", _reals(self.draft_time, "draft_time"))
-        for name in ("draft_top_k", "draft_width"):
-            put(name, checked_whole(getattr(self, name), name, 0))
-        _require_length(
-            self.draft_quartiles, len(self.draft_time), "draft_quartiles", "draft_time"
-        )
+    def _check_drafter(self) -> None:
+        _require_length(self.draft_quartiles, len(self.draft_time), "draft_quartiles", "draft_time")
         if self.drafter is None:
             if self.draft_time or self.draft_top_k or self.draft_width:
                 raise InvalidInputError(
                     "drafter is null, so draft_time must be empty and draft_top_k and draft_width 0"
                 )
             return
-        checked_text(self.drafter, "drafter")
         if not self.draft_time or not self.draft_top_k or not self.draft_width:
             raise InvalidInputError(
                 f"drafter is {self.drafter!r}, so draft_time needs an entry per level, and "
                 "draft_top_k and draft_width must be at least 1"
             )
 
-    def _check_experts(self, put: Any) -> None:
-        put("expert_time", _reals(self.expert_time, "expert_time"))
-        moved = checked_list(self.moved_bytes, "moved_bytes")
-        put(
-            "moved_bytes",
-            tuple(checked_whole(b, f"moved_bytes[{i}]", 1) for i, b in enumerate(moved)),
-        )
+    def _check_experts(self) -> None:
         if len(self.miss_quartiles) > 1:
             raise InvalidInputError(
                 f"miss_quartiles has {len(self.miss_quartiles)} entries; it has one or none"
             )
-        put("handling_time", checked_real(self.handling_time, "handling_time"))
         for name in ("expert_time", "expert_quartiles", "moved_bytes"):
             _require_length(getattr(self, name), self.model.n_layers, name, "model.n_layers")
 
@@ -338,7 +312,7 @@ class RuntimeProfile:
             Seconds; entry 0, no pass, is 0.
         """
         last = self.max_nodes
-        n_nodes = last if n_nodes is None else checked_whole(n_nodes, "n_nodes", 1)
+        n_nodes = last if n_nodes is None else Whole(1)(n_nodes, "n_nodes")
         time = np.array((0.0, *self.node_time))
         half = last // 2  # entry 0 is 0, so that one measured size is continued in proportion
         slope = (time[last] - time[half]) / (last - half)
@@ -383,7 +357,7 @@ class RuntimeProfile:
         InvalidInputError
             If no drafter was measured.
         """
-        level = checked_whole(level, "level", 1)
+        level = Whole(1)(level, "level")
         if not self.draft_time:
             raise InvalidInputError(
                 f"profile {self.name} has no draft_time: calibrate with the drafter to get one"
@@ -416,7 +390,7 @@ class RuntimeProfile:
         InvalidInputError
             If levels are asked for and no drafter was measured, or ``form`` is unknown.
         """
-        levels = checked_whole(levels, "levels", 0)
+        levels = Whole(0)(levels, "levels")
         drafting = math.fsum(self.level_time(level) for level in range(1, levels + 1))
         expert_time = np.array(self.expert_time)
         if form == "table":
@@ -538,62 +512,78 @@ def load_profile(path: str | PathLike[str] | RuntimeProfile) -> RuntimeProfile:
     InvalidInputError
         If the file cannot be read, is no JSON, has an unknown, missing or repeated key, another
         version or a bad figure. The message names the file and the key.
+
+    Notes
+    -----
+    The file is read as :mod:`specfit_opt.files.strict_json` says.
     """
     if isinstance(path, RuntimeProfile):
         return path
     where = fspath(path)
-    try:
-        text = Path(where).read_text(encoding="utf-8")
-    except OSError as error:
-        raise InvalidInputError(
-            f"{where}: cannot read the profile: {error.strerror or error}"
-        ) from None
-    except UnicodeDecodeError:
-        raise InvalidInputError(f"{where}: the profile is not UTF-8 text") from None
-    return parse_profile(text, where)
+    return _built(read_json(where, _FILE, error=InvalidInputError), where)
 
 
-def parse_profile(text: str, where: str) -> RuntimeProfile:
-    """Return the profile that JSON ``text`` describes; ``where`` is for messages.
+def parse_profile(content: bytes | str, where: str) -> RuntimeProfile:
+    """Return the profile that JSON ``content`` describes; ``where`` is for messages.
 
     Raises
     ------
     InvalidInputError
         As :func:`load_profile`.
     """
-    data = parse_object(text, where)
-    version = data.get("version")
-    if version != FILE_VERSION or isinstance(version, bool):
-        raise InvalidInputError(
-            f"{where}: version is {version!r}; this specfit reads version {FILE_VERSION} of a "
-            "runtime profile"
-        )
-    names = [f.name for f in fields(RuntimeProfile)]
-    require_keys(data, ["version", *names], f"{where}: ")
-    figures = {name: data[name] for name in names}
-    for name, part in (
-        ("machine", Machine),
-        ("model", ModelShape),
-        ("node_quartiles", Quartiles),
-        ("draft_quartiles", Quartiles),
-        ("expert_quartiles", Quartiles),
-        ("miss_quartiles", Quartiles),
-    ):
-        figures[name] = _part(part, figures[name], f"{where}: {name}")
-    try:
+    return _built(parse_json(content, where, _FILE), where)
+
+
+def _built(data: dict[str, Any], where: str) -> RuntimeProfile:
+    figures = {name: data[name] for name in _KINDS}
+    for name, part in _PARTS.items():
+        with named(f"{where}: {name}"):
+            figures[name] = part(**data[name])
+    with named(where):
         return RuntimeProfile(**figures)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{where}: {error}") from None
 
 
-def _part(part: Any, data: Any, where: str) -> Any:
-    if not isinstance(data, dict):
-        raise InvalidInputError(f"{where} must be an object, got {kind_of(data)}")
-    require_keys(data, [f.name for f in fields(part)], f"{where}: ")
-    try:
-        return part(**data)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{where}: {error}") from None
+#: What the figures of a profile may be.
+_KINDS: dict[str, Kind] = {
+    "name": Text(),
+    "software": MapOf(Text(empty=True)),
+    "dtype": Text(),
+    "device": Text(),
+    "store": Text(),
+    "link_bandwidth": Maybe(Real(1.0, unit="bytes per second")),
+    "drafter": Maybe(Text()),
+    "draft_top_k": Whole(),
+    "draft_width": Whole(),
+    "repeats": Whole(1),
+    "prefix_tokens": Whole(),
+    "node_time": ListOf(Real(unit="seconds"), 1),
+    "node_sizes": ListOf(Whole(1), 1),
+    "node_misses": ListOf(Real()),
+    "draft_time": _TIMES,
+    "expert_time": _TIMES,
+    "expert_batch": Whole(1),
+    "handling_time": Real(unit="seconds"),
+    "moved_bytes": ListOf(Whole(1)),
+}
+_PARTS: dict[str, Any] = {
+    "machine": Machine,
+    "model": ModelShape,
+    "node_quartiles": Quartiles,
+    "draft_quartiles": Quartiles,
+    "expert_quartiles": Quartiles,
+    "miss_quartiles": Quartiles,
+}
+# The values are checked where the profile is built, from a file or not.
+_FILE = Record(
+    {
+        "version": OneOf((FILE_VERSION,)),
+        **dict.fromkeys(_KINDS, Anything()),
+        **{
+            name: Record({f.name: Anything() for f in fields(part)})
+            for name, part in _PARTS.items()
+        },
+    }
+)
 
 
 def _plain(record: Any) -> dict[str, Any]:
@@ -608,20 +598,6 @@ def _plain(record: Any) -> dict[str, Any]:
             value = dict(value)
         result[entry.name] = value
     return result
-
-
-def _reals(value: Any, name: str) -> tuple[float, ...]:
-    return tuple(
-        checked_real(entry, f"{name}[{i}]") for i, entry in enumerate(checked_list(value, name))
-    )
-
-
-def _texts(value: Any, name: str) -> dict[str, str]:
-    if not isinstance(value, Mapping) or not all(
-        isinstance(k, str) and isinstance(v, str) for k, v in value.items()
-    ):
-        raise InvalidInputError(f"{name} must map texts to texts, got {value!r}")
-    return dict(value)
 
 
 def _require_length(value: Any, expected: int, name: str, reference: str) -> None:

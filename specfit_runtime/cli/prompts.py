@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
+from specfit_opt.files.regular_file import printable, read_regular
+from specfit_opt.files.strict_json import MAX_BYTES, parse_json
+from specfit_opt.schema import Record, Text
+
 from ..errors import InvalidInputError
+
+_LINE = Record({"prompt": Text(empty=True)}, others=True)
 
 
 def read_text(path: str) -> str:
@@ -14,17 +19,26 @@ def read_text(path: str) -> str:
     Raises
     ------
     InvalidInputError
-        If it is no UTF-8.
+        If it is no UTF-8, or has more than 16 MiB.
     OSError
         If it cannot be read.
     """
+    if path == "-":
+        path = "standard input"
+        if sys.stdin is None:
+            raise InvalidInputError("standard input is closed; give --prompt or --prompt-file")
+        content = sys.stdin.buffer.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise InvalidInputError(f"{path}: has more than {MAX_BYTES} bytes")
+    else:
+        content = read_regular(path, MAX_BYTES)
     try:
-        if path == "-":
-            return sys.stdin.read()
-        with open(path, encoding="utf-8") as handle:
-            return handle.read()
+        # As text files are read: every line ends in a line feed.
+        return content.decode().replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
-        raise InvalidInputError(f"{path}: not UTF-8 text: {error}") from None
+        raise InvalidInputError(
+            f"{printable(path)}: not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from None
 
 
 def one_prompt(text: str | None, path: str | None) -> str:
@@ -33,14 +47,14 @@ def one_prompt(text: str | None, path: str | None) -> str:
     Raises
     ------
     InvalidInputError
-        If it is empty.
+        If it is empty, or no UTF-8.
     OSError
         If the file cannot be read.
     """
     prompt = text if text is not None else read_text(path or "-")
     if not prompt:
         raise InvalidInputError(f"{'--prompt' if text is not None else path}: the prompt is empty")
-    return prompt
+    return _utf8(prompt, "--prompt")
 
 
 def many_prompts(texts: list[str] | None, path: str | None) -> list[str]:
@@ -52,11 +66,11 @@ def many_prompts(texts: list[str] | None, path: str | None) -> list[str]:
     Raises
     ------
     InvalidInputError
-        If there is none, one is empty, or a line is broken.
+        If there is none, one is empty or no UTF-8, or a line is broken.
     OSError
         If the file cannot be read.
     """
-    prompts = list(texts or ())
+    prompts = [_utf8(text, "--prompt") for text in texts or ()]
     if path is not None:
         for number, line in enumerate(read_text(path).split("\n"), 1):
             if line.strip():
@@ -74,11 +88,11 @@ def many_prompts(texts: list[str] | None, path: str | None) -> list[str]:
 def _of_line(line: str, where: str) -> str:
     if not line.lstrip().startswith("{"):
         return line
-    try:
-        entry = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InvalidInputError(f"{where}: broken JSON: {error}") from None
-    prompt = entry.get("prompt")
-    if not isinstance(prompt, str):
-        raise InvalidInputError(f'{where}: the object needs a text "prompt", got {prompt!r}')
+    prompt: str = parse_json(line, where, _LINE)["prompt"]
+    return prompt
+
+
+def _utf8(text: str, where: str) -> str:
+    """Return ``text``, unless it stands for bytes of the command line that are no UTF-8."""
+    prompt: str = Text(empty=True)(text, where)
     return prompt

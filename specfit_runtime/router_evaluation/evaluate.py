@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike
 from specfit_opt.files import Trace
 from specfit_opt.instance import check_sizes
 from specfit_opt.profiles import HardwareProfile, load_profile
-from specfit_opt.profiles.profile import checked_count, checked_expert_bytes
+from specfit_opt.profiles.profile import checked_expert_bytes
 from specfit_opt.replay import DEFAULT_CACHE, WARMUP, slots_of
+from specfit_opt.schema import Whole
 
 from ..errors import InvalidInputError
 from ..predictors import RoutingPredictor, make_predictor
@@ -95,7 +96,7 @@ def evaluate_router(
         repeat = (
             machine.layer_repeat
             if layer_repeat is None
-            else checked_count(layer_repeat, "layer_repeat")
+            else Whole(1)(layer_repeat, "layer_repeat")
         )
         size = expert_bytes
         if size is None:

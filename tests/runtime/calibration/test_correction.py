@@ -377,11 +377,11 @@ def test_whatever_is_measured_the_model_stays_valid(
     ("changes", "message"),
     [
         ({"n_nodes": 0}, "n_nodes must be a whole number of at least 1"),
-        ({"compute_seconds": math.nan}, "compute_seconds must be finite and >= 0, got nan"),
-        ({"wait_seconds": -1.0}, "wait_seconds must be finite and >= 0, got -1"),
-        ({"other_seconds": math.inf}, "other_seconds must be finite"),
-        ({"search_seconds": "1"}, "search_seconds must be a number, got '1'"),
-        ({"draft_seconds": (0.1, math.nan)}, "draft_seconds must be finite"),
+        ({"compute_seconds": math.nan}, "compute_seconds must be a finite number of at least"),
+        ({"wait_seconds": -1.0}, "wait_seconds must be a finite number of at least 0,"),
+        ({"other_seconds": math.inf}, "other_seconds must be a finite number of at least"),
+        ({"search_seconds": "1"}, "search_seconds must be a finite number of at least"),
+        ({"draft_seconds": (0.1, math.nan)}, r"draft_seconds\[1\] must be a finite number of at"),
         ({"predicted_misses": [1.0] * (L - 1)}, "are for 5 and 6 layers"),
         ({"predicted_misses": [math.nan] * L}, "predicted_misses must be one finite number >= 0"),
         ({"realised_misses": [-1.0] * L}, "realised_misses must be one finite number >= 0"),
@@ -415,9 +415,9 @@ def test_what_does_not_fit_the_base_model() -> None:
         OnlineCorrection(CostModel(0.0, TABLE, 1e-3))
     with pytest.raises(InvalidInputError, match=r"resident_time 0\.5; it must be 0"):
         OnlineCorrection(CostModel(0.0, TABLE, EXPERT_TIME, 0.5))
-    with pytest.raises(InvalidInputError, match=r"handling must be a share from 0 to 1, got 1\.5"):
+    with pytest.raises(InvalidInputError, match="handling must be a finite number"):
         OnlineCorrection(BASE, handling=1.5)
-    with pytest.raises(InvalidInputError, match=r"draft_time\[1\] must be finite"):
+    with pytest.raises(InvalidInputError, match=r"draft_time\[1\] must be a finite"):
         OnlineCorrection(BASE, (0.1, math.nan))
     with pytest.raises(InvalidInputError, match="level must be a whole number of at least 1"):
         correction.level_time(0)

@@ -207,11 +207,11 @@ ERRORS = {
     "an empty prompt to trace": (("trace", "--prompt", "", "-o", "x.npz"), "prompt 0 is empty"),
     "a broken line": (
         ("trace", "--prompt-file", "broken.jsonl", "-o", "x.npz"),
-        "broken.jsonl, line 2: broken JSON",
+        "broken.jsonl, line 2: no JSON, or cut short",
     ),
     "a line without a prompt": (
         ("trace", "--prompt-file", "other.jsonl", "-o", "x.npz"),
-        'other.jsonl, line 1: the object needs a text "prompt"',
+        "other.jsonl, line 1: it lacks 'prompt'; the keys are prompt",
     ),
     "a demo of one token": (("demo", "--max-new-tokens", "1"), "must be at least 2"),
     "a link that runs backwards": (("demo", "--emulate-link", "-2"), "--emulate-link -2: give"),
