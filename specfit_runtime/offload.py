@@ -6,7 +6,6 @@ import os
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from threading import Lock, RLock
 from types import TracebackType
 from typing import Any, NoReturn, Self

@@ -6,8 +6,6 @@ import os
 import re
 from pathlib import Path
 
-from specfit_opt.schema import shown
-
 from ..errors import CheckpointError, InvalidInputError
 
 # "name" or "owner/name", as the hub allows.

@@ -344,7 +344,7 @@ class CausalLmDrafter(Drafter):
 
 
 def _checked_config(folder: Path) -> Any:
-    """Return the configuration in a folder, after looking over all that is in it but the weights."""
+    """Return the configuration in a folder, after looking over all its files but for numbers."""
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"the drafter's folder {folder} holds no config.json")
     if (folder / "adapter_config.json").exists():
@@ -360,7 +360,8 @@ def _checked_config(folder: Path) -> Any:
 def _load(folder: Path, config: Any, dtype: torch.dtype) -> Any:
     """Return the model in a folder, on the CPU."""
     with reading(folder, "cannot load the drafter in"), torch.device("cpu"):
-        model, found = AutoModelForCausalLM.from_pretrained(
+        from_pretrained: Any = AutoModelForCausalLM.from_pretrained
+        model, found = from_pretrained(
             folder,
             config=copy.deepcopy(config),
             dtype=dtype,

@@ -10,8 +10,19 @@ from typing import Any
 from transformers.activations import ACT2FN
 
 from specfit_opt.files.strict_json import read_json
-from specfit_opt.schema import Anything, Flag, ListOf, MapOf, Maybe, Real, Record, Text, Whole
-from specfit_opt.schema import checked, shown
+from specfit_opt.schema import (
+    Anything,
+    Flag,
+    ListOf,
+    MapOf,
+    Maybe,
+    Real,
+    Record,
+    Text,
+    Whole,
+    checked,
+    shown,
+)
 
 from ..errors import CheckpointError, InvalidInputError
 
@@ -55,6 +66,7 @@ _OPTIONS: dict[str, Any] = {
     "tie_word_embeddings": Maybe(Flag()),
     "eagle_aux_hidden_state_layer_ids": Maybe(ListOf(Whole(-(2**31), 2**31), most=64)),
 }
+_VERIFIER = Record({}, {"name_or_path": Maybe(Text(empty=True))}, others=True)
 _WHOLE = Record(
     {},
     {
@@ -62,13 +74,7 @@ _WHOLE = Record(
         "speculators_model_type": Maybe(Text()),
         "eagle_config": Maybe(Record({}, _OPTIONS, others=True)),
         "transformer_layer_config": Maybe(MapOf(Anything())),
-        "speculators_config": Maybe(
-            Record(
-                {},
-                {"verifier": Maybe(Record({}, {"name_or_path": Maybe(Text(empty=True))}, others=True))},
-                others=True,
-            )
-        ),
+        "speculators_config": Maybe(Record({}, {"verifier": Maybe(_VERIFIER)}, others=True)),
     },
     others=True,
 )

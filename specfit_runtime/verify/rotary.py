@@ -76,7 +76,7 @@ def _by_position(
     """Return cosines and sines, [1, n, d] each, of every position as the last of its pass."""
     named = "position_ids" in kwargs
     positions: Tensor = kwargs["position_ids"] if named else args[1]
-    distinct, which = positions[0].unique(return_inverse=True)
+    distinct, which = torch.unique(positions[0], return_inverse=True)
     found = []
     for position in distinct.view(-1, 1, 1):
         _reset(module)

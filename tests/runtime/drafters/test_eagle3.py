@@ -463,8 +463,8 @@ def test_beyond_its_context_a_head_reads_the_end_of_the_text(target, tmp_path):
     drafter.bind(target)
     tokens = tiny_prompt(length)[0].tolist()
     text = Text.of(target, drafter, tokens)
+    text.start(drafter, length)
     with pytest.warns(UserWarning, match="longer than the 12 tokens that the head"):
-        text.start(drafter, length)
         once = whole_tree(draft(drafter, 3))
     assert "12 tokens" in drafter.warning
     # The same in other portions, and with another beginning.
