@@ -17,7 +17,9 @@ def load_stock(folder: Path, **options: Any) -> Any:
     `from_pretrained` leaves them mapped where the file has them, at multiples of 8 bytes, where
     some kernels give a product other last bits than at the multiples of 64 of an offloaded model.
     """
-    return align_weights(AutoModelForCausalLM.from_pretrained(folder, **options))
+    return align_weights(
+        AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False, **options)
+    )
 
 
 def shifted(tensor: torch.Tensor) -> torch.Tensor:

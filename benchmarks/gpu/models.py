@@ -97,7 +97,9 @@ def write_family(model_type: str, folder: Path, small: bool) -> Path:
 
 def stock_model(folder: Path, device: torch.device, dtype: torch.dtype, **options: Any) -> Any:
     """Return the stock model of a folder, its weights aligned as those of an offloaded one are."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **options)
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, trust_remote_code=False, **options
+    )
     return align_weights(model).to(device).eval()
 
 

@@ -166,7 +166,11 @@ def _stock(inputs: list[Any], max_new_tokens: int) -> list[list[int]]:
 
     from ..alignment import align_weights
 
-    model = align_weights(AutoModelForCausalLM.from_pretrained(demo_model(), dtype=torch.float32))
+    model = align_weights(
+        AutoModelForCausalLM.from_pretrained(
+            demo_model(), dtype=torch.float32, trust_remote_code=False
+        )
+    )
     model.generation_config = _greedy(model.generation_config, max_new_tokens)
     return [_new_tokens(model.generate(**encoded), encoded) for encoded in inputs]
 
