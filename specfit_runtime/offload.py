@@ -35,6 +35,7 @@ from .routing_record import RoutingRecord
 from .skeleton import build_skeleton, experts_modules, fill_skeleton, plan_filling
 from .stores import EmulatedLink, ExpertStore, open_store
 from .stores._check import checked_device
+from .stores._cuda import require_process
 
 #: What a second generation on one model is told.
 BUSY = (
@@ -426,6 +427,9 @@ def attach_experts(
     _guard_conversion(model, offload, has_weights=True)
     model.save_pretrained = _Unsaveable(source)
     hook_generate(model)
+    if store.device.type == "cuda":
+        process = os.getpid()
+        model.register_forward_pre_hook(lambda module, args: require_process(process))
     model._specfit_offload = offload
     return offload
 
