@@ -73,6 +73,14 @@ def held(part: object, message: str) -> Iterator[None]:
         holder = None
 
 
+def taken(what: str) -> str:
+    """Return what a call is told that comes while another has ``what``."""
+    return (
+        f"the {what} is in use for another text; wait for that one, or give each thread a {what} "
+        "of its own"
+    )
+
+
 def loading() -> RLock:
     """Return the lock to hold while Transformers makes a model.
 

@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from ._ambient import usual_float_errors
 from .acceptance import AcceptanceCalibrator, CalibrationState
 from .calibration import OnlineCorrection, RuntimeProfile, calibrate, load_profile
 from .decode.hooks import streamer_of_generate
@@ -20,7 +21,7 @@ from .decode.prefetch import Prefetcher
 from .decode.request import Request
 from .drafters import Drafter, make_drafter
 from .errors import InvalidInputError
-from .exclusive import exclusively, loading
+from .exclusive import exclusively, loading, taken
 from .offload import BUSY, offload_of
 from .policies import Policy, make_policy
 from .predictors import RoutingPredictor, make_predictor
@@ -202,9 +203,10 @@ class SpecFit:
             streamer_of_generate() if streamer is None else streamer,
             model_kwargs,
         )
-        loop = exclusively(
-            self._parts(offload, request), lambda: self._decode(model, offload, request)
-        )
+        with usual_float_errors():
+            loop = exclusively(
+                self._parts(offload, request), lambda: self._decode(model, offload, request)
+            )
         if not request.returns_dict:
             return loop.ids
         fields: dict[str, Any] = {name: tuple(getattr(loop, name)) for name in request.wants}
@@ -214,13 +216,13 @@ class SpecFit:
 
     def _parts(self, offload: Offload, request: Request) -> list[tuple[object, str]]:
         """Return what belongs to one text at a time, and what to say if it is taken."""
-        parts: list[tuple[object, str]] = [(offload, BUSY), (self, _taken("SpecFit"))]
+        parts: list[tuple[object, str]] = [(offload, BUSY), (self, taken("SpecFit"))]
         if self._drafter is not None and self._policy.drafts:
-            parts.append((self._drafter, _taken("drafter")))
-        parts.append((self._predictor, _taken("predictor")))
+            parts.append((self._drafter, taken("drafter")))
+        parts.append((self._predictor, taken("predictor")))
         if self._policy.fresh() is self._policy:
-            parts.append((self._policy, _taken("policy")))
-        parts.append((request.prompt.cache, _taken("cache of keys and values")))
+            parts.append((self._policy, taken("policy")))
+        parts.append((request.prompt.cache, taken("cache of keys and values")))
         return parts
 
     def _decode(self, model: Any, offload: Offload, request: Request) -> DecodeLoop:
@@ -310,13 +312,6 @@ def _report(
         cost_source=None if profile is None else f"profile {profile.name}, corrected meanwhile",
         assumptions=(drafter.assumption,) if drafter is not None and drafter.assumption else (),
         warnings=tuple(filter(None, (loop.warning, "" if drafter is None else drafter.warning))),
-    )
-
-
-def _taken(what: str) -> str:
-    return (
-        f"the {what} is in use for another text; wait for that one, or give each thread a {what} "
-        "of its own"
     )
 
 

@@ -70,7 +70,7 @@ def _read_tensor(key: str, stored: StoredTensor) -> Tensor:
             "checkpoint in bf16, fp16 or fp32"
         )
     # Not a view of a file mapping: that would keep the file's pages in memory.
-    memory = torch.empty(stored.n_bytes, dtype=torch.uint8)
+    memory = torch.empty(stored.n_bytes, dtype=torch.uint8, device="cpu")
     try:
         with stored.file.open("rb", buffering=0) as file:
             file.seek(stored.offset)

@@ -293,7 +293,7 @@ class DecodeLoop:
                 self.logits.append(result.logits[row : row + 1].to(self.ids.device, copy=True))
         if request.streamer is not None:
             for token in taken.tokens:
-                request.streamer.put(torch.tensor([token]))
+                request.streamer.put(torch.tensor([token], device="cpu"))
         return taken
 
     def _observe_routing(self, tokens: Sequence[int], result: ForwardResult) -> None:

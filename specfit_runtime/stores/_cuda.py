@@ -92,8 +92,8 @@ def require_process(process: int) -> None:
     """
     if process != os.getpid():
         raise StoreError(
-            "this process was forked from the one that loaded the model, and CUDA does not go on in "
-            "a forked process: load the model here, or start the process with the method 'spawn'"
+            "this process was forked from the one that loaded the model, and CUDA does not go on "
+            "in a forked process: load the model here, or start it with the method 'spawn'"
         )
 
 

@@ -18,7 +18,7 @@ _registered: WeakSet[_Forked] = WeakSet()
 
 
 def renew_after_fork(thing: _Forked) -> None:
-    """Call ``thing.after_fork()`` in every child that is forked, for as long as it is referred to."""
+    """Call ``thing.after_fork()`` in every forked child, as long as someone refers to it."""
     _registered.add(thing)
 
 
