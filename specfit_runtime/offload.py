@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from threading import Lock, RLock
+from contextlib import AbstractContextManager, contextmanager
+from threading import RLock, local
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -26,7 +26,9 @@ from .checkpoint import (
     read_model_config,
     reading,
 )
-from .errors import BusyError, CheckpointError, InvalidInputError
+from .decode.hooks import hook_generate
+from .errors import CheckpointError, InvalidInputError
+from .exclusive import held
 from .expert_cache import (
     DEFAULT_EVICTION,
     ExpertCache,
@@ -40,8 +42,22 @@ from .routing_record import RoutingRecord
 from .skeleton import build_skeleton, experts_modules, fill_skeleton, plan_filling
 from .stores import EmulatedLink, ExpertStore, open_store
 from .stores._check import checked_device
+from .stores._cuda import require_process
+
+#: What a second generation on one model is told.
+BUSY = (
+    "the model is decoding for another call; wait for that one, or load the model a second time"
+)
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+class _Pass(local):
+    """What belongs to the forward pass that a thread runs, and to no other thread's."""
+
+    def __init__(self) -> None:
+        self.records: list[RoutingRecord] = []
+        self.paths: PathWeights | None = None
 
 
 class Offload:
@@ -81,9 +97,7 @@ class Offload:
         self.top_k = self.index.top_k
         self.device = store.device
         self.dtype = self.index.layouts[0].dtype
-        self._records: list[RoutingRecord] = []
-        self._paths: PathWeights | None = None
-        self._busy = Lock()
+        self._pass = _Pass()
         self._closed = False
         # A model that is dropped without close() leaves no threads and descriptors behind.
         self._finalizer = weakref.finalize(self, store.close)
@@ -102,6 +116,8 @@ class Offload:
     def recording(self) -> Iterator[RoutingRecord]:
         """Record which experts the forward passes inside the block are routed to.
 
+        Those of the thread that records; what others run on the model meanwhile is not in it.
+
         Yields
         ------
         RoutingRecord
@@ -109,13 +125,12 @@ class Offload:
             which they were computed.
         """
         record = RoutingRecord(self.n_layers, self.top_k)
-        with self.lock:
-            self._records.append(record)
+        records = self._pass.records
+        records.append(record)
         try:
             yield record
         finally:
-            with self.lock:
-                self._records.remove(record)
+            records.remove(record)
 
     def record_routing(self, layer: int, routing: NDArray[np.int32]) -> None:
         """Note the experts of a layer's forward pass, shape (T, k), before they are computed.
@@ -129,14 +144,15 @@ class Offload:
             raise InvalidInputError(
                 "the experts of this model were closed; load it again with load_offloaded"
             )
-        for record in self._records:
+        for record in self._pass.records:
             record.note(layer, routing)
 
     @contextmanager
     def expecting(self, paths: PathWeights) -> Iterator[None]:
         """Tell the cache how likely the tokens of the passes inside the block will be committed.
 
-        Only an eviction policy that weighs makes use of it; outside, every token counts as certain.
+        Only an eviction policy that weighs makes use of it; outside, and in other threads, every
+        token counts as certain.
 
         Parameters
         ----------
@@ -147,11 +163,11 @@ class Offload:
         ------
         None
         """
-        self._paths = paths
+        self._pass.paths = paths
         try:
             yield
         finally:
-            self._paths = None
+            self._pass.paths = None
 
     def weights(
         self, routing: NDArray[np.integer], experts: Sequence[int]
@@ -170,33 +186,21 @@ class Offload:
         list of float, or None
             None where nobody asks for it, or every token is certain.
         """
-        if self._paths is None or not self.cache.weighs:
+        paths = self._pass.paths
+        if paths is None or not self.cache.weighs:
             return None
-        weight: list[float] = self._paths.of(routing[:, None], self.n_experts)[0, experts].tolist()
+        weight: list[float] = paths.of(routing[:, None], self.n_experts)[0, experts].tolist()
         return weight
 
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
+    def exclusive(self) -> AbstractContextManager[None]:
         """Keep the model for one generation.
-
-        Yields
-        ------
-        None
 
         Raises
         ------
         BusyError
-            If another generation has it; nothing is waited for.
+            On entry, if another generation has it; nothing is waited for.
         """
-        if not self._busy.acquire(blocking=False):
-            raise BusyError(
-                "the model is decoding for another call; wait for that one, or load the model a "
-                "second time"
-            )
-        try:
-            yield
-        finally:
-            self._busy.release()
+        return held(self, BUSY)
 
     @property
     def closed(self) -> bool:
@@ -436,6 +440,10 @@ def attach_experts(
         _guard_conversion(module, offload, has_weights=False)
     _guard_conversion(model, offload, has_weights=True)
     model.save_pretrained = _Unsaveable(source)
+    hook_generate(model)
+    if store.device.type == "cuda":
+        process = os.getpid()
+        model.register_forward_pre_hook(lambda module, args: require_process(process))
     model._specfit_offload = offload
     return offload
 

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from ._ambient import on_the_cpu
 from .checkpoint import Checkpoint, StoredTensor
 from .errors import CheckpointError, InvalidInputError
+from .exclusive import loading
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -55,11 +57,11 @@ def build_skeleton(
         )
     chosen = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
     try:
-        with _parameters_on_meta():
+        with loading(), on_the_cpu(), _parameters_on_meta():
             model = make(
                 config, dtype=dtype, experts_implementation=experts_implementation, **chosen
             )
-    except ValueError as error:
+    except (ValueError, ImportError) as error:
         raise InvalidInputError(
             f"the stock {config.model_type} model cannot be made so: {error}"
         ) from error

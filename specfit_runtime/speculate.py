@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from ._ambient import usual_float_errors
 from .acceptance import AcceptanceCalibrator, CalibrationState
 from .calibration import OnlineCorrection, RuntimeProfile, calibrate, load_profile
+from .decode.hooks import streamer_of_generate
 from .decode.learned import Learned
 from .decode.loop import DecodeLoop
 from .decode.prefetch import Prefetcher
-from .decode.request import Request, streamer_of_generate
+from .decode.request import Request
 from .drafters import Drafter, make_drafter
 from .errors import InvalidInputError
-from .offload import offload_of
+from .exclusive import exclusively, loading, taken
+from .offload import BUSY, offload_of
 from .policies import Policy, make_policy
 from .predictors import RoutingPredictor, make_predictor
 from .report import DecodeReport
@@ -89,6 +94,9 @@ class SpecFit:
     >>> sr.offload_of(model).close()
     """
 
+    #: Tells an offloaded model's `generate` to hand on all that it was given.
+    takes_all_of_generate = True
+
     def __init__(
         self,
         drafter: str | Drafter | None = None,
@@ -101,6 +109,7 @@ class SpecFit:
         self._policy = make_policy(policy)
         self._drafter = None if drafter is None else make_drafter(drafter)
         self._predictor = make_predictor(predictor)
+        self._predictor_name = predictor if isinstance(predictor, str) else None
         self._profile = None if profile is None else load_profile(profile)
         self._prefetch = prefetch
         Prefetcher(prefetch, None)  # refuses an unknown mode here rather than at the first text
@@ -155,6 +164,9 @@ class SpecFit:
         generation_config: Any = None,
         synced_gpus: bool = False,
         streamer: Any = None,
+        tokenizer: Any = None,
+        assistant_tokenizer: Any = None,
+        assistant_model: Any = None,
         **model_kwargs: Any,
     ) -> GenerateDecoderOnlyOutput | Tensor:
         """Decode one text; ``generate`` calls this.
@@ -178,6 +190,11 @@ class SpecFit:
         """
         if synced_gpus:
             raise InvalidInputError("synced_gpus=True: SpecFit decodes on one device; leave it off")
+        if assistant_model is not None:
+            raise InvalidInputError(
+                "assistant_model: SpecFit drafts with its own drafter; give it to SpecFit, as in "
+                "drafter='lm:DIR', or leave custom_generate out"
+            )
         offload = offload_of(model)
         request = Request.of(
             input_ids,
@@ -187,16 +204,10 @@ class SpecFit:
             streamer_of_generate() if streamer is None else streamer,
             model_kwargs,
         )
-        with offload.exclusive():
-            learned, prefetcher = self._prepare(model, offload)
-            self._report = None
-            loop = DecodeLoop(model, offload, request, learned, prefetcher)
-            try:
-                loop.run()
-            finally:
-                loop.close()
-                if loop.prefill is not None:
-                    self._report = _report(model, offload, loop, request, learned)
+        with usual_float_errors():
+            loop = exclusively(
+                self._parts(offload, request), lambda: self._decode(model, offload, request)
+            )
         if not request.returns_dict:
             return loop.ids
         fields: dict[str, Any] = {name: tuple(getattr(loop, name)) for name in request.wants}
@@ -204,20 +215,45 @@ class SpecFit:
             **{"sequences": loop.ids, _CACHE_FIELD: loop.cache, **fields}
         )
 
+    def _parts(self, offload: Offload, request: Request) -> list[tuple[object, str]]:
+        """Return what belongs to one text at a time, and what to say if it is taken."""
+        parts: list[tuple[object, str]] = [(offload, BUSY), (self, taken("SpecFit"))]
+        if self._drafter is not None and self._policy.drafts:
+            parts.append((self._drafter, taken("drafter")))
+        parts.append((self._predictor, taken("predictor")))
+        if self._policy.fresh() is self._policy:
+            parts.append((self._policy, taken("policy")))
+        parts.append((request.prompt.cache, taken("cache of keys and values")))
+        return parts
+
+    def _decode(self, model: Any, offload: Offload, request: Request) -> DecodeLoop:
+        learned, prefetcher = self._prepare(model, offload)
+        self._report = None
+        loop = DecodeLoop(model, offload, request, learned, prefetcher)
+        try:
+            loop.run()
+        finally:
+            loop.close()
+            if loop.prefill is not None:
+                self._report = _report(model, offload, loop, request, learned)
+        return loop
+
     def _prepare(self, model: Any, offload: Offload) -> tuple[Learned, Prefetcher]:
-        if self._learned is not None and self._prefetcher is not None and self._offload is offload:
-            return self._learned, self._prefetcher
+        known = self._learned if self._offload is offload else None
+        if known is not None and self._prefetcher is not None and not known.torn:
+            self._bind(model, known.drafter)
+            return known, self._prefetcher
+        if known is not None and self._predictor_name is not None:
+            self._predictor = make_predictor(self._predictor_name)
         policy = self._policy.fresh()
         drafter = self._drafter if policy.drafts else None
-        if drafter is not None:
-            drafter.bind(model)
-        self._predictor.bind(model, drafter)
-        profile = self._profile
-        if profile is not None:
-            profile.check_fits(offload)
+        self._bind(model, drafter)
+        profile = self._profile if known is None else known.profile
+        if self._profile is not None:
+            self._profile.check_fits(offload)
             if drafter is not None and policy.priced:
-                profile.check_drafter(drafter.name)
-        elif policy.priced:
+                self._profile.check_drafter(drafter.name)
+        elif profile is None and policy.priced:
             profile = calibrate(model, drafter, quick=True)
         correction = None
         if profile is not None and policy.priced:
@@ -230,6 +266,25 @@ class SpecFit:
         prefetcher = Prefetcher(self._prefetch, times)
         self._offload, self._learned, self._prefetcher = offload, learned, prefetcher
         return learned, prefetcher
+
+    def _bind(self, model: Any, drafter: Drafter | None) -> None:
+        """Bind drafter and predictor, unless nobody has bound them to others since."""
+        with loading():
+            if drafter is not None and not drafter.bound_to(model):
+                drafter.bind(model)
+            served = model, drafter
+            last = _served.get(self._predictor)
+            if last is None or any(a() is not b for a, b in zip(last, served, strict=True)):
+                self._predictor.bind(model, drafter)
+                _served[self._predictor] = tuple(map(_reference, served))
+
+
+#: The target and the drafter that each predictor was bound to last.
+_served: WeakKeyDictionary[RoutingPredictor, tuple[Callable[[], Any], ...]] = WeakKeyDictionary()
+
+
+def _reference(thing: Any) -> Callable[[], Any]:
+    return ref(thing) if thing is not None else lambda: None
 
 
 def _report(

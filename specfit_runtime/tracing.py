@@ -17,9 +17,11 @@ from torch import Tensor
 
 from specfit_opt.files import Trace
 
+from ._ambient import usual_float_errors
 from .drafters import Drafter
 from .errors import InvalidInputError
-from .offload import Offload, offload_of
+from .exclusive import exclusively, loading, taken
+from .offload import BUSY, Offload, offload_of
 from .verify.session import TargetSession
 
 __all__ = ["record_trace"]
@@ -108,11 +110,13 @@ def record_trace(
         if not text:
             raise InvalidInputError(f"prompt {i} has no token; it needs at least one")
     stop = frozenset() if ignore_eos else _end_tokens(model)
-    drafter.bind(model)
     pool = _Pool(drafter, levels, top_k, width, states)
     recording = _Recording(offload, pool)
     expected = len(texts) * (max_new_tokens - 1)
-    with offload.exclusive():
+
+    def record() -> None:
+        with loading():
+            drafter.bind(model)
         for i, text in enumerate(texts):
             for position, cycle in enumerate(
                 _decode(model, drafter, pool, text, max_new_tokens, stop)
@@ -120,6 +124,9 @@ def record_trace(
                 recording.add(i, position, cycle)
                 if progress is not None:
                     progress(i * (max_new_tokens - 1) + position + 1, expected)
+
+    with usual_float_errors():
+        exclusively([(offload, BUSY), (drafter, taken("drafter"))], record)
     return recording.trace(name)
 
 
@@ -160,7 +167,7 @@ def _decode(
         yield _Cycle(parent, tokens, path_prob, depth, accepted, verdict.experts, states)
         session.commit([0])
         token = best[0]
-        drafter.commit([token], None if verdict.features is None else verdict.features[:1])
+        drafter.commit([token], None if verdict.features is None else verdict.features[[0]])
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +12,11 @@ import torch
 
 from specfit_opt.schema import Whole
 
+from .._ambient import usual_float_errors
 from ..drafters import Drafter, make_drafter
+from ..exclusive import exclusively, loading, taken
 from ..expert_cache.preserved import preserved
-from ..offload import offload_of
+from ..offload import BUSY, offload_of
 from ..verify import TargetSession
 from .draft_times import DraftTimer
 from .facts import facts_of
@@ -132,18 +133,22 @@ def calibrate(
         sizes = grid(max_nodes)
     # Nothing here draws from torch's generators; a drafter of someone else's might.
     devices = [offload.device] if offload.device.type == "cuda" else []
-    with (
-        nullcontext() if quick else offload.exclusive(),
-        preserved(offload.cache),
-        torch.random.fork_rng(devices=devices),
-    ):
-        if drafter is not None:
-            drafter.bind(model)
-        bench = _Bench(
-            model, offload, drafter, sizes, prompt, (levels, top_k, width), quick, progress
-        )
-        bench.run(repeats)
-    return bench.profile(_name_of(model))
+
+    def measure() -> RuntimeProfile:
+        with preserved(offload.cache), torch.random.fork_rng(devices=devices):
+            if drafter is not None and not drafter.bound_to(model):
+                with loading():
+                    drafter.bind(model)
+            bench = _Bench(
+                model, offload, drafter, sizes, prompt, (levels, top_k, width), quick, progress
+            )
+            bench.run(repeats)
+            return bench.profile(_name_of(model))
+
+    with usual_float_errors():
+        # Before a decode, that one has all of them already.
+        parts = [] if quick else [(offload, BUSY), (drafter, taken("drafter"))]
+        return exclusively([part for part in parts if part[0] is not None], measure)
 
 
 class _Bench:
@@ -175,7 +180,7 @@ class _Bench:
         )
         vocabulary = int(model.get_input_embeddings().weight.shape[0])
         ids = self._prompt(prompt, session.context_length, vocabulary)
-        result = session.prefill(torch.tensor([ids]))
+        result = session.prefill(torch.tensor([ids], device=offload.device))
         self._prefix = session.length
         self._session = session
         self._text = [*ids, int(result.logits[-1].argmax())]

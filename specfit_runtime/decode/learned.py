@@ -11,7 +11,7 @@ from ..policies import Policy
 from ..predictors import RoutingPredictor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Learned:
     """The parts of a decode that have a memory.
 
@@ -26,6 +26,9 @@ class Learned:
         None where the policy asks no prices.
     correction : OnlineCorrection or None
         Of the profile.
+    torn : bool
+        Set while one of them learns: found set afterwards, an exception came in between, and what
+        was learned has to be forgotten.
     """
 
     policy: Policy
@@ -34,3 +37,4 @@ class Learned:
     calibrator: AcceptanceCalibrator
     profile: RuntimeProfile | None
     correction: OnlineCorrection | None
+    torn: bool = False

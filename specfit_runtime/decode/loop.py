@@ -115,12 +115,14 @@ class DecodeLoop:
         result = self._session.prefill(prompt.new_ids, chunk=prompt.chunk)
         taken = self._accept(result, [int(self.ids[0, -1])], [-1])
         new = prompt.new_ids[0].tolist()
+        learned.torn = True
         predictor = learned.predictor
         predictor.start(self._offload.n_layers, self._offload.n_experts, self._offload.top_k)
         self._observe_routing(new, result)
         learned.policy.start()
         if learned.drafter is not None and not taken.finished:
             learned.drafter.start([*new, *taken.tokens], result.features)
+        learned.torn = False
         moved = cache.counters() - before
         self._settled = perf_counter()
         self.prefill = PrefillRecord(
@@ -143,6 +145,7 @@ class DecodeLoop:
         before = cache.counters()
         resident = cache.resident.copy()
         root = int(self.ids[0, -1])
+        learned.torn = True
         view = CycleView(
             root,
             learned.drafter,
@@ -157,6 +160,7 @@ class DecodeLoop:
         paths = PathWeights(parent, view.path_prob[nodes])
         if self._prefetcher.wanted:
             self._prefetcher.issue(cache, view.experts()[nodes], paths)
+        learned.torn = False
         chosen = perf_counter()
         with self._offload.expecting(paths):
             result = self._session.verify(tokens, parent)
@@ -168,6 +172,7 @@ class DecodeLoop:
         waited = (cache.counters() - before).wait_seconds
         taken = self._accept(result, tokens, parent)
         self._session.commit(taken.rows)
+        learned.torn = True
         self._tell_drafter(view, taken, nodes, result)
         self._observe_routing(tokens, result)
         accepted = nodes[list(taken.rows)]
@@ -219,6 +224,7 @@ class DecodeLoop:
                 transfer_seconds=waited,
             )
         )
+        learned.torn = False
         self.cycles.append(
             _record(
                 position=self._tokens + 1,
@@ -284,10 +290,12 @@ class DecodeLoop:
         if taken.scores is not None:
             self.scores += taken.scores
         if "logits" in request.wants:
-            self.logits += [result.logits[row : row + 1].to(self.ids.device) for row in taken.rows]
+            # Copies: a view of one row would keep the logits of the whole tree.
+            for row in taken.rows:
+                self.logits.append(result.logits[row : row + 1].to(self.ids.device, copy=True))
         if request.streamer is not None:
             for token in taken.tokens:
-                request.streamer.put(torch.tensor([token]))
+                request.streamer.put(torch.tensor([token], device="cpu"))
         return taken
 
     def _observe_routing(self, tokens: Sequence[int], result: ForwardResult) -> None:

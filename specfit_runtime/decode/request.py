@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 from torch import Tensor
@@ -85,6 +83,11 @@ class Request:
                 "guidance_scale needs a second pass per token, which SpecFit does not run; "
                 "leave it out"
             )
+        if generation_config.is_assistant:
+            raise InvalidInputError(
+                "is_assistant=True is for a model that drafts, and SpecFit decodes with the "
+                "target; leave it off"
+            )
         prompt = read_generate_arguments(input_ids, generation_config, model_kwargs)
         room = int(generation_config.max_length) - input_ids.shape[1]
         return cls(
@@ -103,19 +106,3 @@ class Request:
             ),
             returns_dict=returns_dict,
         )
-
-
-def streamer_of_generate() -> Any:
-    """Return the ``streamer`` that the `generate` above was given, or None.
-
-    `generate` hands a ``custom_generate`` callable only those of its arguments that
-    `GenerationMixin._sample` does not take, so a streamer that it already put the prompt into never
-    reaches the callable, and whoever reads from it would wait for ever. So it is looked up where
-    `generate` keeps it.
-    """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == "generate" and "custom_generate" in frame.f_locals:
-            return frame.f_locals.get("streamer")
-        frame = frame.f_back
-    return None

@@ -6,6 +6,7 @@ Drafting can stop after any level, so a policy decides how much of it is worth i
 from __future__ import annotations
 
 import warnings
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -110,6 +111,7 @@ class Drafter(ABC):
     feature_layers: tuple[int, ...] = ()
     max_levels: int | None = None
     assumption: str = ""
+    _bound: weakref.ref[Any] | None = None
 
     def __init__(self) -> None:
         self._vocab_size: int | None = None
@@ -150,12 +152,18 @@ class Drafter(ABC):
         DrafterError
             If its weights cannot be used.
         """
+        self._bound = None
         self._forget()
         self._vocab_size = int(model.config.get_text_config().vocab_size)
         self._feature_size = int(model.config.get_text_config().hidden_size)
         self._tries = self._accepted = 0
         self._warnings = {}
         self._bind(model)
+        self._bound = weakref.ref(model)
+
+    def bound_to(self, model: Any) -> bool:
+        """Return whether ``model`` is what the drafter was bound to last."""
+        return self._bound is not None and self._bound() is model
 
     def start(self, tokens: Sequence[int], features: Tensor | None = None) -> None:
         """Begin a text: the prompt and the first committed token.

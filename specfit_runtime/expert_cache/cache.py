@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..errors import BusyError, InvalidInputError
+from ..stores._fork import renew_after_fork
 from ..stores._host_memory import available_bytes
 from .counters import CacheCounters
 from .eviction import DEFAULT_EVICTION, get_eviction_policy
@@ -149,6 +150,18 @@ class ExpertCache:
         self._wanted: list[set[int]] = [set() for _ in range(self.n_layers)]
         self._unused: list[set[int]] = [set() for _ in range(self.n_layers)]
         self.reset_counters()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Go on in a child: what was on its way, or in use by other threads, is not here."""
+        self.lock = RLock()
+        self._use = None
+        self._scratch.reset()
+        for layer, slots in enumerate(self._layers):
+            slots.entries = {e: entry for e, entry in slots.entries.items() if not entry.ticket}
+            slots.restore()
+            self._unused[layer].intersection_update(slots.entries)
+        self._torn = False
 
     # ---- what is there
 

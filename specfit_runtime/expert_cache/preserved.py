@@ -22,7 +22,8 @@ def preserved(cache: ExpertCache) -> Iterator[None]:
     """Restore at the end of the block which experts are there, who goes next, and the counters.
 
     Whatever a pass prefetched before the block counts as used or wasted then. Experts that the
-    block lost are fetched again; one that cannot be is left out, and its next use says why.
+    block lost are fetched again; one that cannot be is left out, and its next use says why. After
+    an interrupt they are still on their way when the block is left.
 
     Parameters
     ----------
@@ -40,14 +41,19 @@ def preserved(cache: ExpertCache) -> Iterator[None]:
         by_layer = {name: list(getattr(cache, name)) for name in _BY_LAYER}
         plain = {name: getattr(cache, name) for name in _PLAIN}
         waited = cache._clock.seconds()
+    patient = False
     try:
         yield
+        patient = True
+    except Exception:
+        patient = True
+        raise
     finally:
         with cache.lock:
             cache.end_pass()
             cache._reclaim_scratch()
             for layer, experts in enumerate(held):
-                _hold_only(cache, layer, experts)
+                _hold_only(cache, layer, experts, patient)
             cache._policy = policy
             for name, counts in by_layer.items():
                 setattr(cache, name, counts)
@@ -80,7 +86,7 @@ def drop(cache: ExpertCache, layer: int, experts: Iterable[int]) -> None:
             cache._torn = False
 
 
-def _hold_only(cache: ExpertCache, layer: int, experts: list[int]) -> None:
+def _hold_only(cache: ExpertCache, layer: int, experts: list[int], patient: bool) -> None:
     slots = cache._layers[layer]
     wanted = frozenset(experts)
     drop(cache, layer, [e for e in slots.entries if e not in wanted])
@@ -91,7 +97,8 @@ def _hold_only(cache: ExpertCache, layer: int, experts: list[int]) -> None:
         ticket = cache._store.fetch(layer, expert, slots.rows[slot], slots.read[slot])
         slots.hold(expert, Entry(slot, ticket))
     cache._torn = False
-    for expert in missing:
+    # After an interrupt nobody waits; an expert that cannot be had is missed when it is used.
+    for expert in missing if patient else ():
         if not _arrived(slots.entries[expert]):
             drop(cache, layer, [expert])
 

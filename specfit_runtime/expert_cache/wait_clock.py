@@ -9,6 +9,8 @@ from time import perf_counter
 
 import torch
 
+from ..stores._fork import renew_after_fork
+
 # Pairs of events kept before those that are over are summed up.
 _MANY = 256
 
@@ -29,6 +31,11 @@ class WaitClock:
         self._lock = Lock()
         self._seconds = 0.0
         self._pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Replace the lock, which a thread of the parent may have held."""
+        self._lock = Lock()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

@@ -49,7 +49,9 @@ class Examples:
         """Return 1 where a node uses an expert, float32 of shape (N, L, E)."""
         ids = self.experts.long()
         # Padding falls into a column of its own.
-        used = torch.zeros(*ids.shape[:2], self.n_experts + 1)
+        used = torch.zeros(
+            *ids.shape[:2], self.n_experts + 1, dtype=torch.float32, device=ids.device
+        )
         used.scatter_(2, torch.where(ids < 0, self.n_experts, ids), 1.0)
         return used[:, :, :-1]
 

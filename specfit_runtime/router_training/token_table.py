@@ -39,7 +39,7 @@ def start_from_table(network: RouterNetwork, examples: Examples) -> None:
     every = _used_columns(examples)
     mean = torch.bincount(every[every >= 0], minlength=columns).float() / len(examples)
     mean = mean.clamp_min(0.5 / len(examples))
-    moments = torch.zeros(columns, columns)
+    moments = torch.zeros(columns, columns, dtype=torch.float32)
     for _, table, count in _tables(examples, mean):
         moments += (table * count[:, None]).T @ table
     basis = torch.linalg.eigh(moments).eigenvectors[:, -rank:]

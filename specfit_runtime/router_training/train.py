@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from specfit_opt.files import Trace
 
+from .._ambient import on_the_cpu
 from ..errors import InvalidInputError
 from ..predictors.router_network import RouterNetwork, RouterShape
 from .examples import Examples, split_examples
@@ -71,6 +72,9 @@ class RouterTraining:
         }
 
 
+@on_the_cpu()
+@torch.inference_mode(False)
+@torch.enable_grad()
 def train_router(
     traces: Sequence[Trace],
     *,
@@ -127,18 +131,18 @@ def train_router(
     train, held = split_examples(traces, held_out, seed)
     generator = torch.Generator().manual_seed(seed)
     held = held.take(torch.randperm(len(held), generator=generator)[:_MOST_HELD])
-    network = RouterNetwork(
-        RouterShape(
-            n_layers=train.experts.shape[1],
-            n_experts=train.n_experts,
-            top_k=train.experts.shape[2],
-            vocab_size=int(train.tokens.max()) + 1,
-            state_size=0 if train.states is None else train.states.shape[1],
-            embedding_size=embedding_size,
-            hidden_size=hidden_size,
-            max_depth=max(int(train.depth.max()), 1),
-        )
+    shape = RouterShape(
+        n_layers=train.experts.shape[1],
+        n_experts=train.n_experts,
+        top_k=train.experts.shape[2],
+        vocab_size=int(train.tokens.max()) + 1,
+        state_size=0 if train.states is None else train.states.shape[1],
+        embedding_size=embedding_size,
+        hidden_size=hidden_size,
+        max_depth=max(int(train.depth.max()), 1),
     )
+    with torch.random.fork_rng(devices=[]):
+        network = RouterNetwork(shape).float()
     _draw(network, generator)
     start_from_table(network, train)
     steps = epochs * math.ceil(len(train) / BATCH)
@@ -194,11 +198,13 @@ def _rate(step: int, steps: int) -> float:
 
 def _partly_hidden(batch: Examples, shape: RouterShape, generator: torch.Generator) -> Examples:
     """Return the batch with some tokens unknown and some states zero."""
-    hidden = torch.rand(len(batch), generator=generator) < _HIDE_TOKEN
+    hidden = torch.rand(len(batch), generator=generator, dtype=torch.float32) < _HIDE_TOKEN
     tokens = torch.where(hidden, shape.vocab_size, batch.tokens)
     states = batch.states
     if states is not None:
-        shown = torch.rand(len(batch), 1, generator=generator) >= _HIDE_STATE
+        shown = torch.rand(
+            len(batch), 1, generator=generator, dtype=torch.float32
+        ) >= _HIDE_STATE
         states = states.float() * shown
     return Examples(tokens, batch.depth, states, batch.experts, batch.n_experts)
 

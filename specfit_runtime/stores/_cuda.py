@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ class CopyStream:
     def __init__(self, device: torch.device, meter: Meter | None = None) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._meter = meter
+        self.process = os.getpid()
         self._timed: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
         self._lock = Lock()
 
@@ -45,6 +47,7 @@ class CopyStream:
         Returns before the copy has happened if ``record`` is page-locked, and must then stay as it
         is until the event.
         """
+        require_process(self.process)
         timed = self._meter is not None
         start, end = _event(timed), _event(timed)
         with torch.cuda.stream(self._stream):
@@ -70,12 +73,28 @@ class CopyStream:
 
     def synchronize(self) -> None:
         """Return when all copies have ended."""
-        self._stream.synchronize()
+        if self.process == os.getpid():
+            self._stream.synchronize()
 
 
 def open_stream(device: torch.device, meter: Meter | None = None) -> CopyStream | None:
     """Return a stream for copies to ``device``, None if it is the host."""
     return CopyStream(device, meter) if device.type == "cuda" else None
+
+
+def require_process(process: int) -> None:
+    """Check that this is the process that began with CUDA.
+
+    Raises
+    ------
+    StoreError
+        If it was forked from it.
+    """
+    if process != os.getpid():
+        raise StoreError(
+            "this process was forked from the one that loaded the model, and CUDA does not go on "
+            "in a forked process: load the model here, or start it with the method 'spawn'"
+        )
 
 
 class EventTicket(Ticket):
@@ -152,6 +171,8 @@ class StagingRing:
 
 def release(stream: CopyStream, unlock: Callable[[], None]) -> None:
     """Unlock memory when nothing is copied from it any more."""
+    if stream.process != os.getpid():
+        return  # in a forked child: what is locked is the parent's
     stream.synchronize()
     unlock()
 

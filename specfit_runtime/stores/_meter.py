@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from threading import Lock
 
+from ._fork import renew_after_fork
 from .protocol import StoreCounters
 
 
@@ -14,6 +15,11 @@ class Meter:
         self._lock = Lock()
         self._fetches = self._failures = self._bytes = 0
         self._seconds = 0.0
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Replace the lock, which a thread of the parent may have held."""
+        self._lock = Lock()
 
     def moved(self, n_bytes: int) -> None:
         """Add bytes at the moment they have moved."""

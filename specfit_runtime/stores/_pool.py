@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from threading import Barrier, Lock
@@ -12,6 +13,7 @@ import torch
 
 from ..errors import InvalidInputError, StoreError
 from ._cuda import is_over
+from ._fork import renew_after_fork
 from ._meter import Meter
 from .protocol import Ticket
 
@@ -45,9 +47,21 @@ class FetchPool:
 
     def __init__(self, threads: int, name: str, meter: Meter) -> None:
         self._threads = threads
-        self._draining = Lock()
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=f"specfit-{name}")
+        self._name = f"specfit-{name}"
         self._meter = meter
+        self._closed = False
+        self._open()
+        renew_after_fork(self)
+
+    def _open(self) -> None:
+        self._draining = Lock()
+        self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix=self._name)
+
+    def after_fork(self) -> None:
+        """Start anew: the threads stayed in the parent, and so did what they were doing."""
+        self._open()
+        if self._closed:
+            self._executor.shutdown()
 
     def start(
         self, job: Callable[[], torch.cuda.Event | None], device: torch.device
@@ -61,8 +75,10 @@ class FetchPool:
         """
         try:
             return PoolTicket(self._executor.submit(self._run, job), device)
-        except RuntimeError:
-            raise StoreError(CLOSED) from None
+        except RuntimeError as error:
+            if self._closed:
+                raise StoreError(CLOSED) from None
+            raise StoreError(f"a fetch could not begin: {error}") from error
 
     def drain(self) -> None:
         """Return when all jobs that were queued before are over."""
@@ -87,6 +103,7 @@ class FetchPool:
 
     def close(self) -> None:
         """Let the jobs under way finish, fail the others, and end the threads."""
+        self._closed = True
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def _run(self, job: Callable[[], torch.cuda.Event | None]) -> torch.cuda.Event | None:
@@ -105,9 +122,12 @@ class PoolTicket(Ticket):
     def __init__(self, future: Future[torch.cuda.Event | None], device: torch.device) -> None:
         self._future = future
         self._device = device
+        self._process = os.getpid()
 
     def done(self) -> bool:
         """Return whether :meth:`wait` would return or raise at once. Never blocks."""
+        if os.getpid() != self._process:
+            return True  # the future's lock may be held by nobody
         if not self._future.done():
             return False
         if self._future.cancelled() or self._future.exception() is not None:
@@ -117,6 +137,8 @@ class PoolTicket(Ticket):
 
     def wait(self) -> None:
         """Return when the weights may be used; see :meth:`Ticket.wait`."""
+        if os.getpid() != self._process:
+            raise StoreError("the fetch stayed in the process from which this one was forked")
         try:
             event = self._future.result()
         except CancelledError:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..errors import InvalidInputError
+from ._fork import renew_after_fork
 from .protocol import ExpertStore, StoreCounters, Ticket
 
 # A sleep ends up to about 0.1 ms late; the rest of a wait is spent asking the clock.
@@ -62,6 +63,11 @@ class EmulatedLink(ExpertStore):
         self._lock = Lock()
         self._free = float("-inf")  # when the last transfer ends
         self._busy = 0.0
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Replace the lock, which a thread of the parent may have held."""
+        self._lock = Lock()
 
     @property
     def description(self) -> str:
