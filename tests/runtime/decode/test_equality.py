@@ -6,6 +6,8 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import torch
+from rounding import assert_no_near_ties
 from tiny_drafters import tiny_eagle3
 from tiny_models import MODEL_TYPES, tiny_checkpoint, tiny_config, tiny_model, tiny_prompt
 
@@ -54,9 +56,14 @@ def places(tmp_path_factory):
             }
             assert names.keys() == DRAFTERS.keys(), "a drafter is not tested here"
             stock = tiny_model(family).generate(
-                tiny_prompt(), max_new_tokens=NEW_TOKENS, do_sample=False
+                tiny_prompt(),
+                max_new_tokens=NEW_TOKENS,
+                do_sample=False,
+                return_dict_in_generate=True,
+                output_logits=True,
             )
-            known[family] = target, names, stock
+            assert_no_near_ties(torch.cat(stock.logits))
+            known[family] = target, names, stock.sequences
         return known[family]
 
     return of
