@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from fuzz.byte_mutations import mutate_bytes
 from fuzz.json_mutations import mutate_json
 from fuzz.npz_mutations import mutate_npz

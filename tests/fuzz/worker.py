@@ -1,7 +1,7 @@
 """Runs cases in a process of its own, and says on standard output what became of each.
 
 ``python -m fuzz.worker SEED COUNT [KIND ...]`` runs COUNT cases of the kinds; a line of JSON each:
-before it the case's name, after it the verdict. Whoever started it sees which case ended the process.
+before it the case's name, after it the verdict. So one sees which case ended the process.
 """
 
 from __future__ import annotations
