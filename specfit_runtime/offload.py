@@ -35,7 +35,7 @@ from .expert_cache import (
     slots_per_layer,
 )
 from .experts import EXPERTS_IMPLEMENTATION, ExpertLayer, register
-from .families import ExpertFamily, family_for
+from .families import FAMILIES, ExpertFamily, family_for
 from .routing_record import RoutingRecord
 from .skeleton import build_skeleton, experts_modules, fill_skeleton, plan_filling
 from .stores import EmulatedLink, ExpertStore, open_store
@@ -329,7 +329,10 @@ def load_offloaded(
     asked = _checked_dtype(dtype)
     folder = checkpoint_folder(model, revision=revision)
     checkpoint = Checkpoint(folder)
-    config = read_model_config(folder, checkpoint)
+    try:
+        config = read_model_config(folder, checkpoint)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; the families are {', '.join(FAMILIES)}") from error
     with reading(folder / "config.json", "the experts cannot be found by"):
         family = family_for(config)
         family.check(config)
