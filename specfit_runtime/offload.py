@@ -335,7 +335,10 @@ def load_offloaded(
         raise CheckpointError(f"{error}; the families are {', '.join(FAMILIES)}") from error
     with reading(folder / "config.json", "the experts cannot be found by"):
         family = family_for(config)
-        family.check(config)
+        try:
+            family.check(config)
+        except CheckpointError as error:
+            raise CheckpointError(f"{folder}: {error}") from None
         run_dtype = asked or _stored_dtype(config, checkpoint)
         index, taken = index_experts(checkpoint, family, config, run_dtype)
     generation_config = read_generation_config(folder)
