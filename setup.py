@@ -44,6 +44,7 @@ def extensions() -> list[Extension]:
                 "rows.h",
                 "checks.h",
                 "price.pxi",
+                "look_up.pxi",
                 "maxflow.pxi",
                 "closure.pxi",
                 "affine.pxi",

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InvalidInputError
+from .limits import MOST_RATE, MOST_SECONDS
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
@@ -38,7 +39,7 @@ def integer_array(value: Any, name: str, ndim: int, dtype: Any = np.int32) -> ND
     InvalidInputError
         If the values are not integers, do not fit ``dtype``, or the shape has another rank.
     """
-    array = _array(value, name)
+    array = as_array(value, name)
     if array.dtype.kind not in "iu":
         raise InvalidInputError(f"{name} must hold integers, got dtype {array.dtype}")
     if array.ndim != ndim:
@@ -57,30 +58,34 @@ def integer_array(value: Any, name: str, ndim: int, dtype: Any = np.int32) -> ND
 
 
 def float_array(value: Any, name: str) -> NDArray[np.float64]:
-    """Convert to a contiguous read-only float64 array, refusing complex, text and objects."""
-    array = _array(value, name)
+    """Convert to a contiguous read-only float64 array, refusing complex, text and objects.
+
+    What is finite stays finite: a long double too large for float64 is refused.
+    """
+    array = as_array(value, name)
     if array.dtype.kind not in "iuf":
         raise InvalidInputError(f"{name} must hold real numbers, got dtype {array.dtype}")
-    return frozen(_private(array, value, np.float64))
+    with np.errstate(over="ignore"):
+        converted: NDArray[np.float64] = frozen(_private(array, value, np.float64))
+    if array.dtype.itemsize > 8 and (np.isinf(converted) & np.isfinite(array)).any():
+        raise InvalidInputError(f"{name} holds numbers that are too large for double precision")
+    return converted
 
 
-def nonnegative_number(value: Any, name: str, unit: str) -> float:
-    """Return ``value`` as a finite float >= 0.
+def nonnegative_number(value: Any, name: str, unit: str, most: float = MOST_SECONDS) -> float:
+    """Return ``value`` as a finite float from 0 to ``most``.
 
     Raises
     ------
     InvalidInputError
-        If it is not a number, NaN, infinite or negative.
+        If it is not a number, NaN, infinite, negative or larger.
     """
-    try:
-        if isinstance(value, (str, bytes)):
-            raise TypeError
-        number = float(value)
-    except (TypeError, ValueError):
-        raise InvalidInputError(f"{name} must be a number of {unit}, got {value!r}") from None
+    number = real_number(value, name, unit)
+    if 0.0 <= number <= most:
+        return number + 0.0  # -0.0 becomes 0.0
     if not 0.0 <= number < np.inf:
         raise InvalidInputError(f"{name} must be finite and >= 0 {unit}, got {number}")
-    return number
+    raise InvalidInputError(f"{name} must be at most {most:g} {unit}, got {number}")
 
 
 def is_scalar(value: Any, name: str) -> bool:
@@ -89,27 +94,97 @@ def is_scalar(value: Any, name: str) -> bool:
     Raises
     ------
     InvalidInputError
-        If it is a ragged nest of sequences.
+        If it is no number and no rectangular nest of sequences.
     """
-    return _array(value, name).ndim == 0
+    return type(value) is float or as_array(value, name).ndim == 0
 
 
 def checked_rate(rate: Any) -> float | None:
-    """Return ``rate`` as a finite float >= 0 in tokens per second, or None.
+    """Return ``rate`` as a float from 0 to 1e18 in tokens per second, or None.
 
     Raises
     ------
     InvalidInputError
         If it is neither.
     """
-    return None if rate is None else nonnegative_number(rate, "rate", "tokens per second")
+    return None if rate is None else nonnegative_number(rate, "rate", "tokens per second", MOST_RATE)
 
 
-def _array(value: Any, name: str) -> NDArray[Any]:
+def checked_time_limit(seconds: Any) -> float | None:
+    """Return a time limit as a positive float in seconds, inf included, or None.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is neither.
+    """
+    if seconds is None:
+        return None
+    number = real_number(seconds, "time_limit", "seconds")
+    if not number > 0.0:
+        raise InvalidInputError(f"time_limit must be a positive number of seconds: {seconds!r}")
+    return number
+
+
+def is_whole(value: Any) -> bool:
+    """Return whether ``value`` is an integer; True and False are not."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def positive_integer(value: Any, name: str, most: int | None = None) -> int:
+    """Return ``value`` as an int >= 1, and at most ``most`` if given.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is no integer or out of range.
+    """
+    if not is_whole(value) or value < 1:
+        raise InvalidInputError(f"{name} must be a positive integer, got {value!r}")
+    if most is not None and value > most:
+        raise InvalidInputError(f"{name} = {value}; at most {most} are taken")
+    return int(value)
+
+
+def as_array(value: Any, name: str) -> NDArray[Any]:
+    """Return ``value`` as an array of whatever numbers it holds.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is no rectangular nest of sequences, holds an integer of more than double precision's
+        range among floats, or masks entries.
+    """
+    if type(value) is np.ndarray:
+        return value
+    if isinstance(value, np.ma.MaskedArray):
+        raise InvalidInputError(f"{name} is a masked array; give plain numbers")
     try:
         return np.asarray(value)
-    except ValueError as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise InvalidInputError(f"{name} is not a rectangular array: {error}") from None
+
+
+def real_number(value: Any, name: str, unit: str) -> float:
+    """Return ``value`` as a float, which may be NaN or infinite.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is no real number: text, True, an array, an integer of 400 digits.
+    """
+    if type(value) is float:  # the usual case, and this is a hot path
+        return value
+    try:
+        if isinstance(value, (str, bytes, bool, np.bool_)) or np.ndim(value) > 0:
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidInputError(f"{name} must be a number of {unit}, got {value!r}") from None
+    except OverflowError:
+        raise InvalidInputError(
+            f"{name} is an integer that is too large for double precision"
+        ) from None
 
 
 def _private(array: NDArray[Any], value: Any, dtype: Any) -> NDArray[Any]:

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._validate import float_array, frozen, is_scalar, nonnegative_number, refreeze
 from .errors import InvalidInputError
+from .limits import MOST_SECONDS
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +44,15 @@ class CostModel:
     Raises
     ------
     InvalidInputError
-        For NaN, negative or infinite times (a node_time table may hold inf), tables of the wrong
-        rank, or a table that forbids every size.
+        For NaN, negative or infinite times (a node_time table may hold inf) or times above 1e12
+        seconds, tables of the wrong rank, or a table that forbids every size.
+
+    Notes
+    -----
+    Every time is 0 or positive and at most 1e12 seconds; only a ``node_time`` table may hold inf. A
+    problem also needs a pass of 1e-12 seconds at least: ``fixed_time`` and the ``node_time`` of
+    every size that is allowed. Within this range (:mod:`specfit_opt.limits`) nothing overflows or
+    vanishes.
     """
 
     fixed_time: float
@@ -235,7 +243,7 @@ class CostModel:
         Raises
         ------
         InvalidInputError
-            If it is NaN, negative or infinite.
+            If it is NaN, negative or above 1e12 seconds.
         """
         other = object.__new__(CostModel)
         other.__dict__.update(self.__dict__)
@@ -264,10 +272,15 @@ def _checked_node_time(value: float | ArrayLike) -> float | NDArray[np.float64]:
             f"node_time must be a number or a table indexed by node count, got shape {table.shape}"
         )
     sizes = table[1:]  # entry 0 stands for no nodes, which no subtree has
-    bad = np.flatnonzero(~(sizes >= 0.0))
-    if bad.size:
-        k = int(bad[0]) + 1
-        raise InvalidInputError(f"node_time[{k}] = {table[k]}; times must be >= 0 seconds")
+    good = (sizes >= 0.0) & ((sizes <= MOST_SECONDS) | (sizes == np.inf))
+    if not good.all():
+        k = int(np.argmin(good)) + 1
+        if not table[k] >= 0.0:
+            raise InvalidInputError(f"node_time[{k}] = {table[k]}; times must be >= 0 seconds")
+        raise InvalidInputError(
+            f"node_time[{k}] = {table[k]}; times must be at most {MOST_SECONDS:g} seconds (write "
+            "inf for a size that is not allowed)"
+        )
     if np.isinf(sizes).all():
         raise InvalidInputError("node_time forbids every size (all entries are inf)")
     return table
@@ -281,11 +294,12 @@ def _checked_expert_time(value: float | ArrayLike) -> float | NDArray[np.float64
         raise InvalidInputError(
             f"expert_time must be a number or have shape (L,) or (L, E), got shape {time.shape}"
         )
-    bad = np.argwhere(~((time >= 0.0) & (time < np.inf)))
+    bad = np.argwhere(~((time >= 0.0) & (time <= MOST_SECONDS)))
     if len(bad):
         where = tuple(int(i) for i in bad[0])
+        wanted = "finite and >= 0" if not 0.0 <= time[where] < np.inf else f"at most {MOST_SECONDS:g}"
         raise InvalidInputError(
-            f"expert_time[{', '.join(map(str, where))}] = {time[where]}; times must be finite and "
-            ">= 0 seconds"
+            f"expert_time[{', '.join(map(str, where))}] = {time[where]}; times must be {wanted} "
+            "seconds"
         )
     return time

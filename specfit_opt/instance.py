@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from .cost import CostModel
 from .errors import InvalidInputError
+from .limits import LEAST_PASS
 from .routing import ExpertRouting
 from .tree import DraftTree
 
@@ -30,7 +31,7 @@ class Instance:
     ------
     InvalidInputError
         If the three disagree on the number of nodes, layers or experts, every size from the
-        number of roots up is forbidden, or the time of a pass could be zero.
+        number of roots up is forbidden, or a pass could take less than 1e-12 seconds.
     """
 
     tree: DraftTree
@@ -90,7 +91,7 @@ def check_sizes(cost: CostModel, n_roots: int, n_nodes: int) -> None:
     ------
     InvalidInputError
         If the node_time table is too short, forbids every size from ``n_roots`` to ``n_nodes``, or
-        allows a size whose pass could take no time at all.
+        allows a size whose pass could take less than 1e-12 seconds.
     """
     least = cost.least_node_time(n_roots, n_nodes)
     if least == math.inf:
@@ -98,8 +99,14 @@ def check_sizes(cost: CostModel, n_roots: int, n_nodes: int) -> None:
             f"node_time forbids every size from {n_roots} (the roots alone) to {n_nodes} "
             "(the whole tree); allow at least one"
         )
-    if cost.fixed_time + least <= 0.0:
+    shortest = cost.fixed_time + least
+    if shortest <= 0.0:
         raise InvalidInputError(
             "fixed_time and node_time are both zero, so throughput has no bound; "
             "give the fixed time of a pass in seconds"
+        )
+    if shortest < LEAST_PASS:
+        raise InvalidInputError(
+            f"fixed_time and node_time of an allowed size add up to {shortest} seconds; a pass "
+            f"must take at least {LEAST_PASS:g}"
         )

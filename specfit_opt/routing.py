@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import kernel
-from ._validate import float_array, frozen, refreeze
+from ._validate import as_array, float_array, frozen, positive_integer, refreeze
 from .errors import InvalidInputError
+from .limits import check_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +43,9 @@ class ExpertRouting:
     Raises
     ------
     InvalidInputError
-        For ids out of range, shapes that disagree or a dtype that is not integer.
+        For ids out of range, shapes that disagree, a dtype that is not integer, or more experts or
+        nodes than are taken (:mod:`specfit_opt.limits`: 32,768 experts per layer, 4,194,304 over
+        all layers, 33,554,432 words of packed rows).
 
     Notes
     -----
@@ -124,12 +127,11 @@ class ExpertRouting:
         resident: ArrayLike | None,
         weights: NDArray[np.float64] | None = None,
     ) -> None:
-        if not isinstance(n_experts, (int, np.integer)) or n_experts < 1:
-            raise InvalidInputError(f"n_experts must be a positive integer, got {n_experts!r}")
-        n_layers, n_slots = ids.shape[-2:]
+        n_experts = positive_integer(n_experts, "n_experts")
+        n_nodes, n_layers, n_slots = ids.shape[-3:]
         if n_layers == 0:
             raise InvalidInputError("experts has no layers; a mixture-of-experts model has one")
-        n_experts = int(n_experts)
+        check_size(n_nodes, n_layers, n_experts, 1 if weights is None else len(weights))
         flat = ids
         if weights is not None:
             # Rows are by node, so the ids are too; what is kept is a view in the order as given.
@@ -223,22 +225,25 @@ class ExpertRouting:
 
 def _checked_ids(experts: ArrayLike, axes: tuple[str, ...]) -> NDArray[np.integer]:
     """Return a contiguous read-only array with these axes, of one of the three id types."""
-    try:
-        ids = np.asarray(experts)
-    except ValueError as error:
-        raise InvalidInputError(f"experts is not a rectangular array: {error}") from None
+    ids = as_array(experts, "experts")
     if ids.dtype.kind not in "iu":
         raise InvalidInputError(f"experts must hold integers, got dtype {ids.dtype}")
     if ids.ndim != len(axes):
         raise InvalidInputError(
             f"experts must have shape ({', '.join(axes)}), got {tuple(ids.shape)}"
         )
-    if ids.dtype not in (np.int16, np.int32, np.int64):
-        if ids.dtype.kind == "u" and ids.dtype.itemsize == 8:
-            ids = np.minimum(ids, np.iinfo(np.int64).max)  # so that 2**64 - 1 is no padding
-        ids = ids.astype(np.int64)
+    ids = kernel_ids(ids)
     # The packed rows are what is solved, so a private copy keeps the two from drifting apart.
     return frozen(np.array(ids, order="C") if ids.flags.writeable else np.ascontiguousarray(ids))
+
+
+def kernel_ids(ids: NDArray[np.integer]) -> NDArray[np.integer]:
+    """Return integers of any type as one of the three that the kernel takes."""
+    if ids.dtype in (np.int16, np.int32, np.int64):
+        return ids
+    if ids.dtype.kind == "u" and ids.dtype.itemsize == 8:
+        ids = np.minimum(ids, np.iinfo(np.int64).max)  # so that 2**64 - 1 is no padding
+    return ids.astype(np.int64)
 
 
 def _checked_weights(weights: ArrayLike | None, n_scenarios: int) -> NDArray[np.float64]:
@@ -259,7 +264,8 @@ def _checked_weights(weights: ArrayLike | None, n_scenarios: int) -> NDArray[np.
             f"weights[{bad[0]}] = {given[bad[0]]}; weights must be positive and finite (leave out "
             "scenarios that cannot happen)"
         )
-    return frozen(given / given.sum())
+    relative = given / given.max()  # their sum cannot overflow
+    return frozen(relative / relative.sum())
 
 
 def checked_resident(
@@ -268,7 +274,7 @@ def checked_resident(
     """Return ``resident`` as a read-only bool array of shape (L, E); None means none."""
     if resident is None:
         return frozen(np.zeros((n_layers, n_experts), dtype=np.bool_))
-    mask = np.asarray(resident)
+    mask = as_array(resident, "resident")
     if mask.dtype != np.bool_:
         raise InvalidInputError(f"resident must hold bool, got dtype {mask.dtype}")
     if mask.shape != (n_layers, n_experts):
@@ -276,4 +282,6 @@ def checked_resident(
             f"resident has shape {tuple(mask.shape)}; experts and n_experts call for "
             f"(layers, experts) = ({n_layers}, {n_experts})"
         )
-    return frozen(np.array(mask, order="C")) if mask.flags.writeable else mask
+    if mask.flags.writeable or not mask.flags.c_contiguous:
+        mask = frozen(np.array(mask, order="C"))
+    return mask

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._validate import float_array
+from ._validate import float_array, positive_integer, real_number
 from .errors import InvalidInputError
+from .limits import check_size
 
 
 def sample_scenarios(
@@ -75,11 +76,12 @@ def sample_scenarios(
     """
     probability = _checked_probabilities(probabilities)
     n, n_layers, n_experts = probability.shape
-    k = _checked_count(k, "k")
+    k = positive_integer(k, "k")
     if k > n_experts:
         raise InvalidInputError(f"a node cannot use k = {k} of {n_experts} experts")
-    n_scenarios = _checked_count(n_scenarios, "n_scenarios")
-    if not 0.0 <= shared <= 1.0:
+    n_scenarios = positive_integer(n_scenarios, "n_scenarios")
+    check_size(n, n_layers, n_experts, n_scenarios)
+    if not 0.0 <= real_number(shared, "shared", "shares") <= 1.0:
         raise InvalidInputError(f"shared must be a probability in [0, 1], got {shared!r}")
     rng = np.random.default_rng(seed)
     # Single precision halves the time, and what it rounds is far below what M draws resolve.
@@ -126,10 +128,3 @@ def _checked_probabilities(probabilities: ArrayLike) -> NDArray[np.float64]:
             "must be in [0, 1]"
         )
     return probability
-
-
-def _checked_count(value: int, name: str) -> int:
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
-    if not whole or value < 1:
-        raise InvalidInputError(f"{name} must be a positive integer, got {value!r}")
-    return int(value)

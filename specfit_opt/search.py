@@ -11,12 +11,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import kernel
-from ._validate import checked_rate, float_array, integer_array, nonnegative_number
+from ._validate import (
+    as_array,
+    checked_rate,
+    float_array,
+    integer_array,
+    nonnegative_number,
+    positive_integer,
+)
 from .cost import CostModel
 from .errors import InvalidInputError
 from .instance import check_sizes
+from .limits import MOST_LEVELS, check_layers, check_size
 from .methods.exact import check_claim
-from .routing import checked_resident
+from .routing import checked_resident, kernel_ids
 from .solution import Figures, Solution, Status, solution_from_figures
 from .tree import PROBABILITY_TOLERANCE
 
@@ -69,11 +77,16 @@ class TreeSearch:
     Raises
     ------
     InvalidInputError
-        If the cost model is for other numbers of layers or experts.
+        If the cost model is for other numbers of layers or experts, or there are more than
+        :mod:`specfit_opt.limits` allows.
 
     Notes
     -----
     :meth:`extend` packs and indexes the new nodes only, O(m L k) for m of them, then solves.
+
+    A search can be copied (:mod:`copy`) and pickled; the copy goes on by itself. It serves one
+    thread at a time: a call while another thread's solve runs raises SpecfitError. An interrupt
+    (Ctrl-C) ends any call at once and leaves the search as it was before.
 
     Examples
     --------
@@ -95,19 +108,12 @@ class TreeSearch:
         *,
         rate: float | None = None,
     ) -> None:
-        for name, value in (("n_layers", n_layers), ("n_experts", n_experts)):
-            if not isinstance(value, (int, np.integer)) or value < 1:
-                raise InvalidInputError(f"{name} must be a positive integer, got {value!r}")
-        cost_model.require_experts(n_layers, n_experts)
-        self.cost_model = cost_model
-        self.n_layers = int(n_layers)
-        self.n_experts = int(n_experts)
+        self.n_layers = positive_integer(n_layers, "n_layers")
+        self.n_experts = positive_integer(n_experts, "n_experts")
+        check_layers(self.n_layers, self.n_experts)
+        self.cost_model = self._checked_cost(cost_model)
         self.rate = checked_rate(rate)
-        self._state = kernel.TreeState(
-            checked_resident(resident, self.n_layers, self.n_experts),
-            cost_model.kernel_expert_time(self.n_layers, self.n_experts),
-            cost_model.resident_time,
-        )
+        self._state = self._new_state(checked_resident(resident, self.n_layers, self.n_experts))
         self._prob: list[float] = []
         self._depth: list[int] = []
         self._n_roots = 0
@@ -137,7 +143,7 @@ class TreeSearch:
         if self._solution is None:
             if not self._prob:
                 raise InvalidInputError("the tree is empty; extend it with the root first")
-            self._solution = self._solve()
+            self._solution = self._solve(self._drafting)
         return self._solution
 
     def extend(
@@ -169,7 +175,11 @@ class TreeSearch:
         ------
         InvalidInputError
             As for DraftTree and ExpertRouting; also for a root after the first call, or a tree
-            that outgrows a ``node_time`` table. The tree is then as it was before the call.
+            that outgrows a ``node_time`` table.
+
+        Notes
+        -----
+        Whatever is raised, an interrupt too, the tree is then as it was before the call.
         """
         parents = _as_given(parent, np.int32, 1)
         if parents is None:
@@ -177,7 +187,7 @@ class TreeSearch:
         probs = _as_given(path_prob, np.float64, 1)
         if probs is None:
             probs = float_array(path_prob, "path_prob")
-        ids = np.ascontiguousarray(experts)
+        ids = np.ascontiguousarray(as_array(experts, "experts"))
         if ids.dtype.kind not in "iu" or ids.ndim != 3 or ids.shape[1] != self.n_layers:
             raise InvalidInputError(
                 f"experts must be integers of shape (nodes, {self.n_layers}, slots), "
@@ -193,23 +203,32 @@ class TreeSearch:
         spent = nonnegative_number(draft_time, "draft_time", "seconds")
         clipped, depth = self._checked_level(parents.tolist(), probs.tolist())
         n_roots = self._n_roots or depth.count(0)
-        check_sizes(self.cost_model, n_roots, len(self._prob) + len(clipped))
-        if ids.dtype.char not in "hilq":
-            ids = ids.astype(np.int64)
-        bad = self._state.extend(parents, np.array(clipped), ids)
-        if bad >= 0:
-            v, layer, slot = (int(i) for i in np.unravel_index(bad, ids.shape))
-            raise InvalidInputError(
-                f"experts[{v}, {layer}, {slot}] = {ids[v, layer, slot]} of this level is no expert "
-                f"of {self.n_experts} (ids are 0 to {self.n_experts - 1}, -1 pads)"
-            )
-        self._frontier = range(len(self._prob), len(self._prob) + len(clipped))
+        first = len(self._prob)
+        frontier = range(first, first + len(clipped))
+        check_size(frontier.stop, self.n_layers, self.n_experts)
+        check_sizes(self.cost_model, n_roots, frontier.stop)
+        drafting = self._drafting + spent
+        try:
+            bad = self._state.extend(parents, np.array(clipped), kernel_ids(ids))
+            if bad >= 0:
+                v, layer, slot = (int(i) for i in np.unravel_index(bad, ids.shape))
+                raise InvalidInputError(
+                    f"experts[{v}, {layer}, {slot}] = {ids[v, layer, slot]} of this level is no "
+                    f"expert of {self.n_experts} (ids are 0 to {self.n_experts - 1}, -1 pads)"
+                )
+            solution = self._solve(drafting)
+        except BaseException:
+            if self._state.n_nodes > first:
+                self._state.truncate(first)
+            raise
+        # No call from here on, so that an interrupt comes before or after all of it.
+        self._frontier = frontier
         self._prob += clipped
         self._depth += depth
         self._n_roots = n_roots
-        self._drafting += spent
-        self._solution = self._solve()
-        return self._solution
+        self._drafting = drafting
+        self._solution = solution
+        return solution
 
     def reprice(self, cost_model: CostModel) -> None:
         """Replace the cost model; the tree and the draft time so far stay.
@@ -241,12 +260,15 @@ class TreeSearch:
         >>> search.solution.nodes.tolist()
         [0]
         """
-        cost_model.require_experts(self.n_layers, self.n_experts)
+        before = self.cost_model
+        self._checked_cost(cost_model)
         if self._prob:
             check_sizes(cost_model, self._n_roots, self.n_nodes)
-        self._state.reprice(
-            cost_model.kernel_expert_time(self.n_layers, self.n_experts), cost_model.resident_time
-        )
+        try:
+            self._set_prices(cost_model)
+        except BaseException:
+            self._set_prices(before)
+            raise
         self.cost_model = cost_model
         self._solution = None
 
@@ -269,8 +291,8 @@ class TreeSearch:
             all depths, or indexed by the child's depth (the last entry serves deeper ones). None:
             the certified rule alone decides.
         levels : int
-            Levels that could still be drafted. The certified rule then bounds all of them, so that
-            a stop is right however many would follow.
+            Levels that could still be drafted, at most 1024. The certified rule then bounds all of
+            them, so that a stop is right however many would follow.
         frontier : sequence of int, optional
             Nodes that the drafter would expand; by default the last level.
 
@@ -296,9 +318,9 @@ class TreeSearch:
         """
         current = self.solution.objective
         level_time = nonnegative_number(level_time, "level_time", "seconds")
-        if not isinstance(levels, (int, np.integer)) or levels < 1:
-            raise InvalidInputError(f"levels must be a positive integer, got {levels!r}")
+        levels = positive_integer(levels, "levels", MOST_LEVELS)
         nodes = self._checked_frontier(frontier)
+        check_size(self.n_nodes + levels * len(nodes), self.n_layers, self.n_experts)
         bound = max(
             self._with_children(
                 nodes, [self._prob[v] for v in nodes], [0.0] * len(nodes), level_time, depth, True
@@ -327,6 +349,33 @@ class TreeSearch:
         go = expected > least
         reason = f"one more level is expected to give {expected:.6g} {unit}, {current:.6g} in hand"
         return Advice(go, "expected", reason, current, bound, expected)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {name: value for name, value in vars(self).items() if name != "_state"}
+        state["_prob"], state["_depth"] = list(self._prob), list(self._depth)
+        return {**state, "nodes": self._state.nodes(), "resident": self._state.resident_mask}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        nodes, resident = state.pop("nodes"), state.pop("resident")
+        vars(self).update(state)
+        resident.flags.writeable = False
+        self._state = self._new_state(resident)
+        self._state.extend_rows(*nodes)
+
+    def _new_state(self, resident: NDArray[np.bool_]) -> kernel.TreeState:
+        cost = self.cost_model
+        times = cost.kernel_expert_time(self.n_layers, self.n_experts)
+        return kernel.TreeState(resident, times, cost.resident_time)
+
+    def _set_prices(self, cost_model: CostModel) -> None:
+        times = cost_model.kernel_expert_time(self.n_layers, self.n_experts)
+        self._state.reprice(times, cost_model.resident_time)
+
+    def _checked_cost(self, cost_model: Any) -> CostModel:
+        if not isinstance(cost_model, CostModel):
+            raise InvalidInputError(f"expected a CostModel, got {type(cost_model).__name__}")
+        cost_model.require_experts(self.n_layers, self.n_experts)
+        return cost_model
 
     def _checked_level(
         self, parents: list[int], probs: list[float]
@@ -360,14 +409,14 @@ class TreeSearch:
                 raise InvalidInputError(f"frontier node {v} is not in the tree of {self.n_nodes}")
         return nodes
 
-    def _solve(self) -> Solution:
+    def _solve(self, drafting: float) -> Solution:
         cost = self.cost_model
-        fixed = cost.fixed_time + self._drafting
+        fixed = cost.fixed_time + drafting
         mask, _, objective, bound, stats, figures = self._state.solve(
             fixed,
             cost.node_time,
             math.nan if self.rate is None else self.rate,
-            self.n_nodes,
+            self._state.n_nodes,
             math.inf,
         )
         assert figures is not None  # no virtual nodes were given

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import kernel
-from ._validate import checked_rate, refreeze
+from ._validate import as_array, checked_rate, refreeze
 from .cost import CostModel
 from .errors import InvalidInputError
 from .instance import Instance
@@ -105,8 +105,13 @@ class Solution:
         ):
             raise InvalidInputError(f"the solution contradicts itself: {self._figures()}")
         if self.bound is not None:
-            scale = 1.0 if self.rate is not None else cycle
-            if (self.objective - self.bound) * scale > RELATIVE_TOLERANCE * max(1.0, tokens):
+            # In tokens, and relative to the terms of the objective: a surplus is their difference.
+            excess, terms = (self.objective - self.bound), tokens
+            if self.rate is None:
+                excess *= cycle
+            else:
+                terms += self.rate * cycle
+            if excess > RELATIVE_TOLERANCE * max(1.0, terms):
                 raise InvalidInputError(
                     f"the objective exceeds the bound {self.bound!r}: {self._figures()}"
                 )
@@ -388,7 +393,12 @@ def solution_from_figures(
 def closed_mask(tree: DraftTree, nodes: ArrayLike | Iterable[int]) -> NDArray[np.bool_]:
     """Return ``nodes`` as a mask after checking that it is ancestor-closed and holds the roots."""
     n = tree.n_nodes
-    chosen = np.asarray(nodes if isinstance(nodes, np.ndarray) else list(nodes))  # type: ignore[arg-type]
+    if not isinstance(nodes, np.ndarray):
+        try:
+            nodes = list(nodes)  # type: ignore[arg-type]
+        except TypeError:
+            raise InvalidInputError(f"nodes must be a sequence, got {nodes!r}") from None
+    chosen = as_array(nodes, "nodes")
     if chosen.dtype == np.bool_:
         if chosen.shape != (n,):
             raise InvalidInputError(f"the mask has shape {chosen.shape} but the tree {n} nodes")

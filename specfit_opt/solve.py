@@ -6,7 +6,7 @@ import inspect
 import math
 from typing import Any
 
-from ._validate import checked_rate
+from ._validate import checked_rate, checked_time_limit, is_whole
 from .cost import CostModel
 from .errors import InvalidInputError
 from .instance import Instance
@@ -40,8 +40,8 @@ def solve(
     method : str
         A name in :data:`specfit_opt.METHODS`.
     rate : float, optional
-        Tokens per second. None maximises the ratio P(S) / T(S); a number lambda >= 0 maximises
-        the surplus P(S) - lambda * T(S).
+        Tokens per second. None maximises the ratio P(S) / T(S); a number lambda from 0 to 1e18
+        maximises the surplus P(S) - lambda * T(S).
     max_nodes : int, optional
         Largest size allowed, roots included.
     time_limit : float, optional
@@ -64,7 +64,9 @@ def solve(
 
     Notes
     -----
-    Polynomial for affine and concave node time, NP-hard for other tables; see the theory page.
+    Polynomial for affine and concave node time, NP-hard for other tables; see the theory page. An
+    interrupt (Ctrl-C) ends a solve at once, also one without ``time_limit``. What numbers and sizes
+    are taken is told by the three classes and by :mod:`specfit_opt.limits`.
 
     Examples
     --------
@@ -128,27 +130,28 @@ def solve_instance(
     rate = checked_rate(rate)
     if max_nodes is not None:
         max_nodes = checked_max_nodes(max_nodes, instance)
-    if time_limit is not None and not time_limit > 0.0:
-        raise InvalidInputError(f"time_limit must be a positive number of seconds: {time_limit!r}")
+    time_limit = checked_time_limit(time_limit)
     if method_options:
         check_options(method, method_options)
     return select(instance, rate=rate, max_nodes=max_nodes, time_limit=time_limit, **method_options)
 
 
-def checked_max_nodes(max_nodes: int, instance: Instance) -> int:
-    """Return ``max_nodes``, checked to leave room for the roots and to leave a size allowed."""
+def checked_max_nodes(max_nodes: Any, instance: Instance) -> int:
+    """Return ``max_nodes``, at most n, checked to leave room for the roots and a size allowed."""
     n_roots = instance.tree.n_roots
-    if max_nodes != int(max_nodes) or max_nodes < n_roots:
+    whole = is_whole(max_nodes) or (isinstance(max_nodes, float) and max_nodes.is_integer())
+    if not whole or max_nodes < n_roots:
         raise InvalidInputError(
             f"max_nodes must be an integer of at least {n_roots} (the roots count), "
             f"got {max_nodes!r}"
         )
+    most = min(int(max_nodes), instance.tree.n_nodes)
     time = instance.cost_model.node_time
-    if not isinstance(time, float) and not (time[n_roots : int(max_nodes) + 1] < math.inf).any():
+    if not isinstance(time, float) and not (time[n_roots : most + 1] < math.inf).any():
         raise InvalidInputError(
             f"node_time forbids every size from {n_roots} to max_nodes = {max_nodes}"
         )
-    return int(max_nodes)
+    return most
 
 
 def check_options(method: str, options: dict[str, Any]) -> None:

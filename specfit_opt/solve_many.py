@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+import uuid
 from collections.abc import Iterable
-from concurrent.futures import Executor, Future
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from ._validate import checked_rate
+from ._validate import checked_rate, checked_time_limit, positive_integer
 from .cost import CostModel
 from .errors import InvalidInputError
 from .instance import Instance
+from .kernel.interrupt import look_up, stopped_by
 from .methods import get_method
 from .routing import ExpertRouting
 from .solution import Solution
@@ -19,6 +22,10 @@ from .tree import DraftTree
 
 #: Most problems that are handed to a worker at once.
 LARGEST_CHUNK = 64
+
+#: Calls, by name, of which an interrupt ended a task in this process: a worker of a process pool has
+#: the next task in its queue already, where nobody can cancel it.
+_interrupted: set[str] = set()
 
 Problem = Instance | tuple[DraftTree, ExpertRouting, CostModel]
 
@@ -56,7 +63,13 @@ def solve_many(
     ------
     InvalidInputError
         If an option is unknown or out of range, or a problem cannot be accepted; the message then
-        tells its index and name. Tasks that have not started are cancelled.
+        tells its index and name.
+
+    Notes
+    -----
+    Whatever is raised, an interrupt (Ctrl-C) too, tasks that have not started are cancelled, and
+    those that run in a ThreadPoolExecutor end at once. Worker processes get the interrupt of a
+    terminal themselves; what reaches this process alone lets them finish the tasks that they have.
 
     Examples
     --------
@@ -67,8 +80,10 @@ def solve_many(
     >>> [s.n_selected for s in solve_many((tree, routing, cost) for cost in costs)]
     [2, 1]
     """
-    if chunk_size is not None and (chunk_size != int(chunk_size) or chunk_size < 1):
-        raise InvalidInputError(f"chunk_size must be a positive integer, got {chunk_size!r}")
+    if isinstance(chunk_size, float) and chunk_size.is_integer():
+        chunk_size = int(chunk_size)
+    if chunk_size is not None:
+        chunk_size = positive_integer(chunk_size, "chunk_size")
     _check_solve_options(solve_options)
     instances = [_instance(i, problem) for i, problem in enumerate(problems)]
     if chunk_size is None:
@@ -79,12 +94,19 @@ def solve_many(
     ]
     if executor is None:
         return [s for chunk in chunks for s in _unwrap(_solve_chunk(*chunk, solve_options))]
+    # Threads of this process are told to stop by an event; other processes get no word from here.
+    stop = threading.Event() if isinstance(executor, ThreadPoolExecutor) else None
+    name = uuid.uuid4().hex
     futures: list[Future[list[Solution] | _Refusal]] = []
     try:
-        futures.extend(executor.submit(_solve_chunk, *chunk, solve_options) for chunk in chunks)
+        futures.extend(
+            executor.submit(_solve_chunk, *chunk, solve_options, name, stop) for chunk in chunks
+        )
         return [solution for future in futures for solution in _unwrap(future.result())]
     finally:
-        # After success there is nothing left to cancel.
+        # After success there is nothing left to stop or to cancel.
+        if stop is not None:
+            stop.set()
         for future in futures:
             future.cancel()
 
@@ -99,17 +121,28 @@ class _Refusal:
 
 
 def _solve_chunk(
-    first: int, instances: list[Instance], options: dict[str, Any]
+    first: int,
+    instances: list[Instance],
+    options: dict[str, Any],
+    name: str = "",
+    stop: threading.Event | None = None,
 ) -> list[Solution] | _Refusal:
     solutions = []
-    for index, instance in enumerate(instances, first):
-        try:
-            solutions.append(solve_instance(instance, **options))
-        except InvalidInputError as error:
-            return _Refusal(index, instance.name, error)
-        except Exception as error:
-            error.add_note(f"while solving {_label(index, instance.name)}")
-            raise
+    if name and name in _interrupted:
+        raise CancelledError
+    with stopped_by(stop):
+        for index, instance in enumerate(instances, first):
+            look_up()
+            try:
+                solutions.append(solve_instance(instance, **options))
+            except InvalidInputError as error:
+                return _Refusal(index, instance.name, error)
+            except KeyboardInterrupt:
+                _interrupted.add(name)
+                raise
+            except Exception as error:
+                error.add_note(f"while solving {_label(index, instance.name)}")
+                raise
     return solutions
 
 
@@ -144,5 +177,6 @@ def _check_solve_options(options: dict[str, Any]) -> None:
     method = options.get("method", "exact")
     get_method(method)
     checked_rate(options.get("rate"))
+    checked_time_limit(options.get("time_limit"))
     common = ("method", "rate", "max_nodes", "time_limit")
     check_options(method, {k: v for k, v in options.items() if k not in common})

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._validate import float_array, frozen, integer_array, refreeze
+from ._validate import float_array, frozen, integer_array, is_whole, refreeze
 from .errors import InvalidInputError, MissingExtraError
+from .limits import MOST_NODES
 
 if TYPE_CHECKING:
     import networkx
@@ -44,11 +45,13 @@ class DraftTree:
     ------
     InvalidInputError
         For shapes that disagree, no root, a cycle, a parent after its child, a probability that is
-        NaN, negative, above 1 or above the parent's.
+        NaN, negative, above 1 or above the parent's, or more than 1,048,576 nodes.
 
     Notes
     -----
-    Construction takes O(n) time.
+    Construction takes O(n) time. A path probability may be as small as it likes, down to a product
+    that vanishes in double precision and is 0: a root's 1 keeps the expected tokens of every
+    subtree between 1 and n.
 
     Examples
     --------
@@ -237,8 +240,8 @@ class DraftTree:
         InvalidInputError
             If there is no such node.
         """
-        if not 0 <= node < self.n_nodes:
-            raise InvalidInputError(f"node {node} is not in the tree of {self.n_nodes} nodes")
+        if not is_whole(node) or not 0 <= node < self.n_nodes:
+            raise InvalidInputError(f"node {node!r} is not in the tree of {self.n_nodes} nodes")
         nodes = [node]
         while (up := int(self.parent[nodes[-1]])) >= 0:
             nodes.append(up)
@@ -280,6 +283,8 @@ def _check_parents(parent: NDArray[np.int32]) -> None:
     n = len(parent)
     if n == 0:
         raise InvalidInputError("the tree has no nodes; it needs at least its root")
+    if n > MOST_NODES:
+        raise InvalidInputError(f"the tree has {n} nodes; at most {MOST_NODES} are taken")
     outside = np.flatnonzero((parent < -1) | (parent >= n))
     if outside.size:
         v = int(outside[0])

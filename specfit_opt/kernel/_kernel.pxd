@@ -1,6 +1,8 @@
 # The C-level interface of the kernel: plain structs and functions over arrays that the caller owns.
-# No function here takes the GIL, raises or keeps state between calls, so an engine can cimport it.
+# No function here takes the GIL, raises or keeps state between calls, so an engine can cimport it;
+# only where `Scratch.watched` is set does a long solve take the GIL to look for signals.
 
+from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 cdef extern from "rows.h":
@@ -106,6 +108,7 @@ cdef struct Answer:
 cdef enum Outcome:
     DONE = 0
     LATE = 1                    # the deadline passed; Scratch.late_bound holds
+    STOPPED = 2                 # a signal or a request ended it; Scratch.error says which
     NO_MEMORY = -1
 
 
@@ -115,6 +118,10 @@ cdef struct Scratch:
     sf_arena flow_arena
     int64_t n
     int64_t words
+    int watched                 # whether to look for signals
+    int64_t work                # words of rows since the last look up
+    double next_look            # sf_now() scale; 0 before the first look up
+    PyObject *error             # what stopped the solve; a reference of its own
     int is_ratio
     double lam
     double late_bound
@@ -132,6 +139,7 @@ cdef struct Scratch:
     double *own                 # [n]
     double *upper               # [n]
     double *lower               # [n]
+    double *loss                # [n]
     uint8_t *state              # [n]
     uint8_t *alive              # [n]
     uint8_t *best               # [n]

@@ -9,14 +9,19 @@ import os
 import numpy as np
 
 cimport cython
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.math cimport INFINITY, fabs, isnan
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 from ..errors import SpecfitError
+from . import interrupt
 
 include "price.pxi"
+include "look_up.pxi"
 include "maxflow.pxi"
 include "closure.pxi"
 include "affine.pxi"
@@ -215,6 +220,7 @@ cdef class TreeState:
 
     cdef Price price
     cdef sf_arena price_arena
+    cdef readonly object resident_mask
     cdef const uint8_t[:, ::1] resident
     cdef const double[::1] expert_time
     cdef bint per_expert
@@ -227,8 +233,10 @@ cdef class TreeState:
     cdef uint64_t *used         # [room, words]
     cdef uint64_t *fresh        # [room, words]
     cdef uint64_t *root_union   # [words]
+    cdef bint busy              # a solve reads the arrays, which must neither move nor change
 
     def __cinit__(self, resident, expert_time, double resident_time):
+        self.resident_mask = resident
         self.resident = resident.view(np.uint8)
         self.per_expert = expert_time.ndim == 2
         self.expert_time = expert_time.reshape(-1) if self.per_expert else expert_time
@@ -265,6 +273,7 @@ cdef class TreeState:
         cdef const double[::1] prob = path_prob
         cdef Py_ssize_t m = parents.shape[0], bad
         cdef uint64_t *rows
+        self.require_rest()
         self.reserve(self.n + m, True)
         rows = self.packed + self.n * self.price.packed_words
         bad = pack_ids(experts, self.n_experts, rows)
@@ -272,12 +281,48 @@ cdef class TreeState:
             self.append(&parents[0], &prob[0], rows, m)
         return bad
 
+    def extend_rows(self, parent, path_prob, rows):
+        """Append nodes whose experts are packed already; see twin.py."""
+        cdef const int32_t[::1] parents = parent
+        cdef const double[::1] prob = path_prob
+        cdef const uint64_t[:, ::1] packed = rows
+        cdef Py_ssize_t m = parents.shape[0], size = m * self.price.packed_words
+        self.require_rest()
+        if m == 0:
+            return
+        self.reserve(self.n + m, True)
+        memcpy(self.packed + self.n * self.price.packed_words, &packed[0, 0], size * 8)
+        self.append(&parents[0], &prob[0], self.packed + self.n * self.price.packed_words, m)
+
+    def truncate(self, Py_ssize_t n):
+        """Take back all nodes from the n-th on; see twin.py."""
+        self.require_rest()
+        if n == 0:
+            self.n_roots = 0
+            memset(self.root_union, 0, self.price.words * 8)
+        self.n = n
+
+    def nodes(self):
+        """Return copies of the nodes' parents, probabilities and packed rows; see twin.py."""
+        parent = np.empty(self.n, dtype=np.int32)
+        prob = np.empty(self.n)
+        rows = np.empty((self.n, self.price.packed_words), dtype=np.uint64)
+        cdef int32_t[::1] parents = parent
+        cdef double[::1] probs = prob
+        cdef uint64_t[:, ::1] packed = rows
+        if self.n > 0:
+            memcpy(&parents[0], self.parent, self.n * sizeof(int32_t))
+            memcpy(&probs[0], self.prob, self.n * sizeof(double))
+            memcpy(&packed[0, 0], self.packed, self.n * self.price.packed_words * 8)
+        return parent, prob, rows
+
     def reprice(self, expert_time, double resident_time):
         """Replace the prices; the nodes stay; see twin.py."""
         cdef bint per_expert = expert_time.ndim == 2
         cdef const double[::1] time = expert_time.reshape(-1) if per_expert else expert_time
         cdef Price price
         cdef sf_arena arena
+        self.require_rest()
         if price_open(
             &price, &arena, _OPS, &self.resident[0, 0], &time[0], per_expert, resident_time,
             self.n_layers, self.n_experts,
@@ -321,6 +366,11 @@ cdef class TreeState:
                 &self.price, first, m, self.parent, packed, self.root_union, self.used, self.fresh
             )
         self.n = first + m
+
+    cdef int require_rest(self) except -1:
+        if self.busy:
+            raise SpecfitError("this tree is being solved already; wait for that solve to end")
+        return 0
 
     cdef int reserve(self, Py_ssize_t n, bint keep_packed) except -1:
         cdef Py_ssize_t room = self.room
@@ -368,6 +418,7 @@ cdef class TreeState:
         cdef Outcome outcome
         cdef double *extra = NULL
         cdef const uint64_t *rows
+        self.require_rest()
         if virtual_parent is not None:
             more_parents = virtual_parent
             more_prob = virtual_prob
@@ -393,6 +444,7 @@ cdef class TreeState:
                 raise MemoryError
             memset(extra, 0, n * sizeof(double))
             memcpy(extra + n, &more_time[0], m * sizeof(double))
+        self.busy = True
         with nogil:
             problem.price = &self.price
             problem.n = n + m
@@ -410,11 +462,16 @@ cdef class TreeState:
                 problem.deadline = sf_now() + time_limit
             outcome = scratch_open(&scratch, n + m, self.price.words)
             if outcome == DONE:
+                scratch.watched = True
                 outcome = solve_problem(&problem, &scratch, &answer)
-                for v in range(n + m):
-                    out[v] = scratch.best[v] == IN
+                if outcome == DONE:
+                    for v in range(n + m):
+                        out[v] = scratch.best[v] == IN
             scratch_close(&scratch)
+        self.busy = False
         free(extra)
+        if outcome == STOPPED:
+            raise taken(scratch.error)
         if outcome != DONE:
             raise MemoryError
         stats = {
@@ -438,6 +495,13 @@ cdef class TreeState:
                 self.n_layers, self.n_experts,
             )
         return mask, bool(answer.proven), answer.objective, answer.bound, stats, figures
+
+
+cdef object taken(PyObject *kept):
+    """Return an object whose reference was kept."""
+    taken = <object> kept
+    Py_DECREF(taken)
+    return taken
 
 
 cdef void *_grown(void *block, size_t size) except NULL:

@@ -11,7 +11,7 @@ cdef Outcome scratch_open(Scratch *s, int64_t n, int64_t words) noexcept nogil:
     s.n = n
     s.words = words
     room += 5 * sf_arena_room(words * 8) + sf_arena_room(words * 32)
-    room += 2 * sf_arena_room(n * 8) + 5 * sf_arena_room(n * 8)
+    room += 2 * sf_arena_room(n * 8) + 6 * sf_arena_room(n * 8)
     room += 5 * sf_arena_room(n * 4) + 6 * sf_arena_room(n)
     room += 2 * sf_arena_room((n + 1) * 8) + 2 * sf_arena_room(n + 1) + sf_arena_room((n + 1) * 4)
     if sf_arena_open(&s.arena, room) != 0:
@@ -27,6 +27,7 @@ cdef Outcome scratch_open(Scratch *s, int64_t n, int64_t words) noexcept nogil:
     s.own = <double *> sf_arena_take(&s.arena, n * 8)
     s.upper = <double *> sf_arena_take(&s.arena, n * 8)
     s.lower = <double *> sf_arena_take(&s.arena, n * 8)
+    s.loss = <double *> sf_arena_take(&s.arena, n * 8)
     s.trail_bound = <double *> sf_arena_take(&s.arena, n * 8)
     s.open_nodes = <int32_t *> sf_arena_take(&s.arena, n * 4)
     s.part = <int32_t *> sf_arena_take(&s.arena, n * 4)
@@ -57,6 +58,15 @@ cdef inline double node_time(const Problem *p, int64_t size) noexcept nogil:
     return p.slope * <double> size if p.table == NULL else p.table[at(size, p.n + 1)]
 
 
+cdef inline double terms(const Scratch *s) noexcept nogil:
+    """Tokens that the incumbent's objective is made of: its rounding is relative to them.
+
+    A surplus is a difference, P - rate * T, and this is the sum.
+    """
+    cdef double tokens = s.best_figures.tokens
+    return tokens if s.is_ratio else 2.0 * tokens - s.best_objective
+
+
 cdef inline bint allowed(const Problem *p, int64_t size) noexcept nogil:
     return size <= p.max_nodes and node_time(p, size) < INFINITY
 
@@ -68,7 +78,7 @@ cdef inline double objective_of(const Problem *p, const Scratch *s, const Figure
 
 cdef Outcome solve_problem(const Problem *p, Scratch *s, Answer *answer) noexcept nogil:
     """Solve; the answer's set is `s.best`. At least one size must be allowed."""
-    cdef double intercept, slope
+    cdef double shortest, slope
     cdef int64_t largest, v
     cdef Outcome outcome
     cdef bint settled = False
@@ -77,15 +87,14 @@ cdef Outcome solve_problem(const Problem *p, Scratch *s, Answer *answer) noexcep
     s.total = 0.0
     for v in range(p.n):
         s.total += p.prob[v]
-    first_set(p, s)
+    outcome = first_set(p, s)
     s.lam = s.best_objective if s.is_ratio else p.rate
-    outcome = DONE
-    if affine_part(p, s, &intercept, &slope, &largest):
-        outcome = solve_affine(p, s, answer, intercept, slope, largest, &settled)
+    if outcome == DONE and affine_part(p, s, &shortest, &slope, &largest):
+        outcome = solve_affine(p, s, answer, shortest, slope, largest, &settled)
     if outcome == DONE and not settled:
         outcome = solve_table(p, s, answer)
-    if outcome == NO_MEMORY:
-        return NO_MEMORY
+    if outcome == NO_MEMORY or outcome == STOPPED:
+        return outcome
     answer.proven = outcome == DONE
     answer.figures = s.best_figures
     answer.objective = s.best_objective
@@ -95,12 +104,17 @@ cdef Outcome solve_problem(const Problem *p, Scratch *s, Answer *answer) noexcep
     return DONE
 
 
-cdef void first_set(const Problem *p, Scratch *s) noexcept nogil:
-    """Make the best allowed prefix in the order of path probability the incumbent."""
+cdef Outcome first_set(const Problem *p, Scratch *s) noexcept nogil:
+    """Make the best allowed prefix in the order of path probability the incumbent.
+
+    Past the deadline the first one that is allowed has to do; what comes next finds it LATE.
+    """
     cdef int64_t i, v, count, size = 0
     cdef Figures f
     cdef double value, best = -INFINITY, extra = 0.0
     cdef const Price *price = p.price
+    cdef int64_t work = price.words if price.weighing != PER_BIT else 64 * price.words
+    cdef Outcome outcome
     prefix_order(p, s)
     memset(s.union_row, 0, price.words * 8)
     f.tokens = 0.0
@@ -122,11 +136,17 @@ cdef void first_set(const Problem *p, Scratch *s) noexcept nogil:
             best = value
             size = f.size
             s.best_figures = f
+        outcome = tick(p, s, work)
+        if outcome == STOPPED:
+            return STOPPED
+        if outcome == LATE:
+            break
     s.best_objective = best
     for v in range(p.n):
         s.best[v] = OUT
     for i in range(size):
         s.best[s.order[i]] = IN
+    return DONE
 
 
 cdef void prefix_order(const Problem *p, Scratch *s) noexcept nogil:
@@ -176,13 +196,17 @@ cdef inline bint comes_first(const Problem *p, int64_t v, int64_t u) noexcept no
 
 
 cdef bint affine_part(
-    const Problem *p, Scratch *s, double *intercept, double *slope, int64_t *largest
+    const Problem *p, Scratch *s, double *shortest, double *slope, int64_t *largest
 ) noexcept nogil:
-    """Whether the allowed sizes are n_roots..largest, with node time intercept + slope * size."""
+    """Whether the allowed sizes are n_roots..largest and node time is a line over them.
+
+    The line is given by the node time of the roots, `shortest`, and `slope` per further node: an
+    intercept at size 0 would be a difference, in which a short time beside a long one gets lost.
+    """
     cdef int64_t first = p.n_roots, last = first, k
     cdef double line
     if p.table == NULL:
-        intercept[0] = 0.0
+        shortest[0] = p.slope * <double> first
         slope[0] = p.slope
         largest[0] = p.max_nodes
         return True
@@ -200,7 +224,7 @@ cdef bint affine_part(
         line = p.table[first] + slope[0] * <double> (k - first)
         if fabs(p.table[k] - line) > PROOF * (p.base + fabs(line)):
             return False
-    intercept[0] = p.table[first] - slope[0] * <double> first
+    shortest[0] = p.table[first]
     largest[0] = last
     return True
 
@@ -213,17 +237,18 @@ cdef void keep(const Problem *p, Scratch *s, const Figures *f) noexcept nogil:
 
 
 cdef Outcome solve_affine(
-    const Problem *p, Scratch *s, Answer *answer, double intercept, double slope, int64_t largest,
+    const Problem *p, Scratch *s, Answer *answer, double shortest, double slope, int64_t largest,
     bint *settled,
 ) noexcept nogil:
     """Solve without the limit on size; `settled` tells whether the answer respects it."""
-    cdef double base = p.base + intercept, lam = s.lam, time, excess, slack, least
+    cdef double base = p.base + shortest, lam = s.lam, time, excess, slack
     cdef Figures f
-    cdef int64_t v
+    cdef int64_t v, before
     cdef Outcome outcome
     memset(s.alive, 1, p.n)
-    f.size = 0
-    while True:
+    f.size = p.n + 1
+    while True:  # each step shrinks the set or is the last: at most n of them
+        before = f.size
         answer.lambda_steps += 1
         for v in range(p.n):
             s.state[v] = IN if p.parent[v] < 0 else (OPEN if s.alive[v] else OUT)
@@ -231,14 +256,13 @@ cdef Outcome solve_affine(
         if outcome == LATE:
             # The limit on size only lowers what can be reached, so the bound holds with it too.
             excess = s.late_bound - lam * base
-            least = base + slope * <double> p.n_roots
-            s.late_bound = lam + max(excess, 0.0) / least if s.is_ratio else excess
+            s.late_bound = lam + max(excess, 0.0) / base if s.is_ratio else excess
         if outcome != DONE:
             return outcome
-        time = base + slope * <double> f.size + f.price
+        time = base + slope * <double> (f.size - p.n_roots) + f.price
         excess = f.tokens - lam * time
         slack = PROOF * f.tokens
-        if not s.is_ratio or excess <= slack:
+        if not s.is_ratio or excess <= slack or f.size >= before:
             break
         # Closures shrink as lambda rises: what is out stays out.
         for v in range(p.n):

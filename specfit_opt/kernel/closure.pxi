@@ -32,7 +32,7 @@ cdef Outcome closure(
                 s.gain[v] -= lam * p.extra[v]
         elif s.state[v] == IN:
             join_row(p, s, v)
-    while n_open > 0:
+    while n_open > 0:  # each round but the last decides a node
         answer.rounds += 1
         # Virtual nodes come last; they have no rows.
         n_rows = n_open
@@ -57,9 +57,10 @@ cdef Outcome closure(
                     s.upper[u] += s.upper[v]
                 if s.lower[v] > 0.0:
                     s.lower[u] += s.lower[v]
-        if p.deadline < INFINITY and sf_now() > p.deadline:
+        outcome = tick(p, s, n_open * (words + 1))
+        if outcome != DONE:
             late(p, s, lam, node_price, n_open)
-            return LATE
+            return outcome
         kept = 0
         for i in range(n_open):
             v = s.open_nodes[i]
@@ -99,7 +100,7 @@ cdef int64_t share_costs(
     """
     cdef const Price *price = p.price
     cdef int64_t words = price.words, n_part, kept = 0, i, v, u
-    cdef double worth = 0.0, bound = 0.0, excess, slack = TIE * s.total, loss, less
+    cdef double worth = 0.0, bound = 0.0, excess, slack = TIE * s.total
     cdef bint inside
     answer.sharings += 1
     # Y first, with everything that nobody has paid for; then the others, with what Y paid for free.
@@ -144,26 +145,22 @@ cdef int64_t share_costs(
             else:
                 s.state[v] = OUT
         return kept
-    # lower: what the bound loses when a node, and so its ancestors, is forced in.
+    # lower: what the bound loses when a node, and so its ancestors, is forced in; loss: when it, and
+    # so its subtree, is forced out, of which an ancestor passes on no more than it is worth.
     for i in range(n_open):
         v = s.open_nodes[i]
         u = p.parent[v]
         s.lower[v] = max(-s.upper[v], 0.0)
+        s.loss[v] = max(s.upper[v], 0.0)
         if s.state[u] == OPEN:
             s.lower[v] += s.lower[u]
+            s.loss[v] = min(s.loss[v], s.loss[u])
     for i in range(n_open):
         v = s.open_nodes[i]
         if s.lower[v] > excess + slack:
             s.state[v] = OUT
             continue
-        # What it loses when the node, and so its subtree, is forced out.
-        loss = max(s.upper[v], 0.0)
-        u = p.parent[v]
-        while loss > excess + slack and s.state[u] == OPEN:
-            less = max(s.upper[u], 0.0)
-            loss = less - max(s.upper[u] - loss, 0.0)
-            u = p.parent[u]
-        if loss > excess + slack and s.state[p.parent[v]] == IN:
+        if s.loss[v] > excess + slack and s.state[p.parent[v]] == IN:
             s.state[v] = IN
             join_row(p, s, v)
             continue
@@ -182,12 +179,17 @@ cdef inline void join_row(const Problem *p, Scratch *s, int64_t v) noexcept nogi
 
 
 cdef void late(const Problem *p, Scratch *s, double lam, double node_price, int64_t n_open) noexcept nogil:
-    """Leave an upper bound on the closure's value: what is in, and the subtrees that may join."""
+    """Leave an upper bound on the closure's value: what is in, and the subtrees that may join.
+
+    Roots are not charged for `node_price`.
+    """
     cdef double bound = -lam * price_of(p.price, s.union_row)
     cdef int64_t v, i
     for v in range(p.n):
         if s.state[v] == IN:
-            bound += p.prob[v] - node_price
+            bound += p.prob[v]
+            if p.parent[v] >= 0:
+                bound -= node_price
             if p.extra != NULL:
                 bound -= lam * p.extra[v]
     for i in range(n_open):
@@ -232,6 +234,8 @@ cdef Outcome cut(const Problem *p, Scratch *s, Answer *answer, double lam, int64
             s.state[s.open_nodes[i]] = OUT
         return DONE
     count_uses(p, s, n_core, &n_bits, &n_words, &uses)
+    if uses > <int64_t> 1 << 29:  # arcs are numbered in 32 bits
+        return NO_MEMORY
     if sf_arena_open(&s.flow_arena, cut_room(n_core, n_bits, n_words, uses)) != 0:
         return NO_MEMORY
     outcome = cut_in_arena(p, s, answer, lam, n_core, n_bits, n_words, uses, profits)
@@ -406,7 +410,7 @@ cdef Outcome cut_in_arena(
         for j in range(start[e], start[e + 1]):
             add_arc(&g, &n_arcs, users[j], n_core + i, infinite, 0)
     index_arcs(&g, n_arcs)
-    outcome = saturate(&g, p.deadline)
+    outcome = saturate(p, s, &g)
     if outcome != DONE:
         return outcome
     for i in range(n_core):

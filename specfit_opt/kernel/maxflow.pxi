@@ -77,8 +77,10 @@ cdef bint level_graph(Network *g) noexcept nogil:
     return deepest >= 0
 
 
-cdef void blocking_flow(Network *g) noexcept nogil:
-    cdef int64_t source, v, u, a, i, depth, amount
+cdef Outcome blocking_flow(const Problem *p, Scratch *s, Network *g) noexcept nogil:
+    """Fill the level graph. Each path fills an arc, a supply or a demand, each retreat ends an arc."""
+    cdef int64_t source, v, u, a, i, depth, amount, steps = 0
+    cdef Outcome outcome
     for v in range(g.n_nodes):
         g.cursor[v] = g.start[v]
     for source in range(g.n_nodes):
@@ -87,7 +89,13 @@ cdef void blocking_flow(Network *g) noexcept nogil:
         v = source
         depth = 0
         while g.supply[source] > 0:
+            steps += 1
+            if steps % 1024 == 0:
+                outcome = tick(p, s, 16 * 1024)
+                if outcome != DONE:
+                    return outcome
             if g.demand[v] > 0:
+                steps += depth
                 amount = min(g.supply[source], g.demand[v])
                 for i in range(depth):
                     amount = min(amount, g.residual[g.path[i]])
@@ -119,12 +127,19 @@ cdef void blocking_flow(Network *g) noexcept nogil:
                 depth -= 1
                 v = g.head[g.path[depth] ^ 1]
                 g.cursor[v] += 1
+    return DONE
 
 
-cdef Outcome saturate(Network *g, double deadline) noexcept nogil:
-    """Send a maximum flow. Afterwards level >= 0 marks what is still in reach of supply."""
+cdef Outcome saturate(const Problem *p, Scratch *s, Network *g) noexcept nogil:
+    """Send a maximum flow. Afterwards level >= 0 marks what is still in reach of supply.
+
+    The nearest demand is further away in each phase than in the last: there are at most n phases.
+    """
+    cdef Outcome outcome
     while level_graph(g):
-        blocking_flow(g)
-        if deadline < INFINITY and sf_now() > deadline:
-            return LATE
+        outcome = blocking_flow(p, s, g)
+        if outcome == DONE:
+            outcome = tick(p, s, 4 * g.n_arcs)
+        if outcome != DONE:
+            return outcome
     return DONE

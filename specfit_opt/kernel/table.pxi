@@ -19,7 +19,7 @@ cdef Outcome solve_table(const Problem *p, Scratch *s, Answer *answer) noexcept 
     cdef double bound = 0.0
     if s.is_ratio:
         s.lam = s.best_objective
-    while True:
+    while True:  # over a tree of at most 2^n decisions; the deadline and signals are seen in it
         outcome = explore(p, s, answer, depth, &verdict, &node, &bound)
         if outcome == LATE:
             # What is open: the subtrees not entered yet, and the one being explored.
@@ -46,7 +46,7 @@ cdef Outcome solve_table(const Problem *p, Scratch *s, Answer *answer) noexcept 
 
 cdef inline bint matters(const Scratch *s, double bound) noexcept nogil:
     """Whether a bound on the objective leaves room for a better set, or an equal smaller one."""
-    return bound >= s.best_objective - PROOF * (s.lam if s.is_ratio else s.best_figures.tokens)
+    return bound >= s.best_objective - PROOF * (s.lam if s.is_ratio else terms(s))
 
 
 cdef bint consider(const Problem *p, Scratch *s, const Figures *f) noexcept nogil:
@@ -55,7 +55,7 @@ cdef bint consider(const Problem *p, Scratch *s, const Figures *f) noexcept nogi
     if not allowed(p, f.size):
         return False
     gain = objective_of(p, s, f) - s.best_objective
-    slack = PROOF * (s.lam if s.is_ratio else max(f.tokens, 1.0))
+    slack = PROOF * (s.lam if s.is_ratio else terms(s))
     if gain > slack or (gain >= -slack and f.size < s.best_figures.size):
         keep(p, s, f)
         if s.is_ratio:
@@ -80,6 +80,8 @@ cdef Outcome explore(
         s.state[v] = OUT if s.decided[v] == OUT else IN
     measure(p, s, s.state, IN, &most)
     consider(p, s, &most)
+    if tick(p, s, 2 * p.n * (p.price.words + 1)) == STOPPED:
+        return STOPPED
     while True:  # once more whenever the incumbent, and with it lambda, rises
         outcome = envelope(p, s, answer, &least, &most, verdict, node, bound)
         if outcome != DONE or verdict[0] != AGAIN:
@@ -130,8 +132,8 @@ cdef Outcome envelope(
     below = first
     above = last
     price = first_price(p, s, first, last)
-    while True:
-        slack = PROOF * max(s.best_figures.tokens, 1.0)
+    while True:  # each pass finds a point, a tight chord or the end: at most 2 n of them
+        slack = PROOF * terms(s)
         if last > first:
             for v in range(p.n):
                 s.state[v] = IN if s.entry[v] <= below else (OPEN if s.entry[v] <= above else OUT)
@@ -185,7 +187,9 @@ cdef Outcome envelope(
         while not s.is_point[above]:
             above += 1
         if s.is_tight[below]:
-            if fill(p, s, below, above, at_size) and s.is_ratio:
+            if fill(p, s, below, above, at_size, &better) == STOPPED:
+                return STOPPED
+            if better and s.is_ratio:
                 verdict[0] = AGAIN
                 return DONE
             verdict[0] = BRANCH
@@ -222,15 +226,18 @@ cdef double objective_bound(const Problem *p, Scratch *s, int64_t first, int64_t
     return best
 
 
-cdef bint fill(const Problem *p, Scratch *s, int64_t below, int64_t above, int64_t size) noexcept nogil:
+cdef Outcome fill(
+    const Problem *p, Scratch *s, int64_t below, int64_t above, int64_t size, bint *improved
+) noexcept nogil:
     """Grow the closure of size `below` inside that of `above` to `size`, the best node first.
 
-    True if that gave a better incumbent.
+    `improved` tells whether that gave a better incumbent. Past the deadline it stops half-way.
     """
     cdef Figures f
     cdef int64_t v, best
     cdef double gain, highest, all, own
-    cdef bint improved = False
+    cdef Outcome outcome
+    improved[0] = False
     for v in range(p.n):
         s.state[v] = IN if s.entry[v] <= below else OUT
     measure(p, s, s.state, IN, &f)
@@ -244,7 +251,7 @@ cdef bint fill(const Problem *p, Scratch *s, int64_t below, int64_t above, int64
             gain = p.prob[v] - s.lam * all
             if p.extra != NULL:
                 gain -= s.lam * p.extra[v]
-            if gain > highest:
+            if best < 0 or gain > highest:
                 highest = gain
                 best = v
         price_both(p.price, row_of(p, s, best), s.union_row, s.zero, &all, &own)
@@ -254,8 +261,11 @@ cdef bint fill(const Problem *p, Scratch *s, int64_t below, int64_t above, int64
         f.tokens += p.prob[best]
         f.price += all + (p.extra[best] if p.extra != NULL else 0.0)
         if consider(p, s, &f):
-            improved = True
-    return improved
+            improved[0] = True
+        outcome = tick(p, s, p.n * (p.price.words + 1))
+        if outcome != DONE:
+            return outcome
+    return DONE
 
 
 cdef double first_price(const Problem *p, Scratch *s, int64_t first, int64_t last) noexcept nogil:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from . import interrupt
 
 NAME = "python"
 
@@ -146,7 +148,7 @@ class TreeState:
         expert_time: NDArray[np.float64],
         resident_time: float,
     ) -> None:
-        self.resident = resident
+        self.resident_mask = self.resident = resident
         self.expert_time = expert_time
         self.resident_time = resident_time
         self.n_experts = resident.shape[1]
@@ -190,6 +192,26 @@ class TreeState:
         self._parent.extend(parents)
         self._prob.extend(path_prob.tolist())
         self._rows.append(rows)
+
+    def truncate(self, n: int) -> None:
+        """Take back all nodes from the n-th on: those of the last call, or all."""
+        del self._parent[n:], self._prob[n:], self._used[n:], self._fresh[n:]
+        while sum(map(len, self._rows)) > n:
+            self._rows.pop()
+        if n == 0:
+            self._root_union = 0
+
+    def nodes(self) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.uint64]]:
+        """Return copies of the nodes' parents, path probabilities and packed rows.
+
+        :meth:`extend_rows` of a new state takes them.
+        """
+        empty = pack(np.zeros((0, len(self.resident), 1), dtype=np.int64), self.n_experts)[0]
+        return (
+            np.array(self._parent, dtype=np.int32),
+            np.array(self._prob, dtype=np.float64),
+            np.concatenate([empty, *self._rows]),
+        )
 
     def reprice(self, expert_time: NDArray[np.float64], resident_time: float) -> None:
         """Replace the prices, as if the nodes so far had been appended to a new tree.
@@ -416,11 +438,24 @@ class _Problem:
     def allowed(self, size: int) -> bool:
         return size <= self.max_nodes and self.node_time[size] < math.inf
 
+    def terms(self) -> float:
+        """Return the tokens that the incumbent's objective is made of.
+
+        Its rounding is relative to them. A surplus is a difference, P - rate * T; this is the sum.
+        """
+        tokens = self.best.tokens
+        return tokens if self.is_ratio else 2.0 * tokens - self.objective(self.best)
+
     def objective(self, chosen: _Set) -> float:
         time = self.time(chosen)
         if self.is_ratio:
             return chosen.tokens / time
         return chosen.tokens - self.rate * time
+
+    def is_late(self) -> bool:
+        """Whether the deadline passed; raises if the solve shall end early."""
+        interrupt.look_up()
+        return time.monotonic() > self.deadline
 
     # ---- the driver
 
@@ -451,13 +486,19 @@ class _Problem:
                 value = tokens / time if self.is_ratio else tokens - self.rate * time
                 if value > best_value:
                     best, best_value = size, value
+                if self.is_late():
+                    break
         assert best is not None, "the caller checks that some size is allowed"
         return self.make_set(sorted(order[:best]))
 
     def affine_part(self) -> tuple[float, float, int] | None:
-        """Return (intercept, slope, largest size) if the allowed sizes are an affine prefix."""
+        """Return a line and the largest size if the allowed sizes are an affine prefix.
+
+        The line is given by the node time of the roots and the slope: an intercept at size 0 would
+        be a difference, in which a short time beside a long one gets lost.
+        """
         if self.slope is not None:
-            return 0.0, self.slope, self.max_nodes
+            return self.slope * self.n_roots, self.slope, self.max_nodes
         first = self.n_roots
         last = first
         while last < self.max_nodes and self.node_time[last + 1] < math.inf:
@@ -472,29 +513,31 @@ class _Problem:
             line = self.node_time[first] + slope * (k - first)
             if abs(self.node_time[k] - line) > _PROOF * (self.base + line):
                 return None
-        return self.node_time[first] - slope * first, slope, last
+        return self.node_time[first], slope, last
 
     # ---- affine node time: Dinkelbach over nested closures
 
-    def solve_affine(self, intercept: float, slope: float, largest: int) -> bool:
+    def solve_affine(self, shortest: float, slope: float, largest: int) -> bool:
         """Solve without the limit on size; return whether the answer respects it."""
-        base = self.base + intercept
+        base = self.base + shortest
         lam = self.lam
         alive = list(range(self.n))
-        while True:
+        size = self.n + 1
+        while True:  # each step shrinks the set or is the last: at most n of them
+            before = size
             self.stats["lambda_steps"] += 1
             try:
                 chosen = self.closure(lam, lam * slope, self.roots, alive)
             except _Deadline as late:
                 # The limit on size only lowers what can be reached: the bound holds with it too.
                 excess = late.bound - lam * base
-                least = base + slope * self.n_roots
-                self.late_bound = lam + max(excess, 0.0) / least if self.is_ratio else excess
+                self.late_bound = lam + max(excess, 0.0) / base if self.is_ratio else excess
                 return True
-            time = base + slope * chosen.size + chosen.price
+            size = chosen.size
+            time = base + slope * (size - self.n_roots) + chosen.price
             excess = chosen.tokens - lam * time
             slack = _PROOF * chosen.tokens
-            if not self.is_ratio or excess <= slack:
+            if not self.is_ratio or excess <= slack or size >= before:
                 break
             # Closures shrink as lambda rises: what is out stays out.
             alive = chosen.members
@@ -514,7 +557,7 @@ class _Problem:
     def solve_table(self) -> float | None:
         """Branch and bound; return None for a proof, or a bound when time ran out."""
         trail: list[_Decision] = []
-        while True:
+        while True:  # over a tree of at most 2^n decisions; the deadline is seen in it
             try:
                 branch = self.explore(trail)
             except _Deadline as late:
@@ -532,7 +575,7 @@ class _Problem:
 
     def matters(self, bound: float) -> bool:
         """Whether a bound on the objective leaves room for a better set, or a smaller equal."""
-        slack = _PROOF * (self.lam if self.is_ratio else self.best.tokens)
+        slack = _PROOF * (self.lam if self.is_ratio else self.terms())
         return bound >= self.objective(self.best) - slack
 
     def consider(self, chosen: _Set) -> bool:
@@ -540,7 +583,7 @@ class _Problem:
         if not self.allowed(chosen.size):
             return False
         gain = self.objective(chosen) - self.objective(self.best)
-        slack = _PROOF * (self.lam if self.is_ratio else max(chosen.tokens, 1.0))
+        slack = _PROOF * (self.lam if self.is_ratio else self.terms())
         if gain > slack or (gain >= -slack and chosen.size < self.best.size):
             self.best = chosen
             if self.is_ratio:
@@ -573,7 +616,7 @@ class _Problem:
         below, above = least, most
         price = self.first_price(sizes)
         is_chord = False
-        while True:
+        while True:  # each pass finds a point, a tight chord or the end: at most 2 n of them
             if most.size > least.size:
                 try:
                     chosen = self.closure(lam, price, below.members, above.members)
@@ -624,7 +667,7 @@ class _Problem:
 
     @property
     def slack(self) -> float:
-        return _PROOF * max(self.best.tokens, 1.0)
+        return _PROOF * self.terms()
 
     def objective_bound(self, cap: dict[int, float], sizes: list[int]) -> float:
         """Turn bounds by size at the present lambda into one on the objective."""
@@ -658,6 +701,8 @@ class _Problem:
             inside.add(v)
             union |= self.fresh[v]
             improved |= self.consider(self.make_set(sorted(members)))
+            if self.is_late():
+                break
         return improved
 
     def decided(self, trail: list[_Decision]) -> list[int]:
@@ -705,7 +750,15 @@ class _Problem:
         eps = _TIE * self.total
         gain = [p - price - lam * x for p, x in zip(self.prob, self.extra, strict=True)]
         unsure = [v for v in alive if state[v] == _OPEN]
-        while unsure:
+        def late() -> _Deadline:
+            # Roots are not charged for the node price.
+            chosen = [v for v in range(self.n) if state[v] == _IN]
+            value = math.fsum(gain[v] for v in chosen if self.parent[v] >= 0)
+            value += self.n_roots - lam * self.price(union)
+            open_ends = (v for v in unsure if state[self.parent[v]] == _IN)
+            return _Deadline(value + math.fsum(max(upper[v], 0.0) for v in open_ends))
+
+        while unsure:  # each round but the last decides a node
             self.stats["rounds"] += 1
             rest = [self.fresh[v] & ~union for v in unsure]
             once = twice = 0
@@ -726,11 +779,8 @@ class _Problem:
                 if state[u] == _OPEN:
                     upper[u] += max(upper[v], 0.0)
                     lower[u] += max(lower[v], 0.0)
-            if time.monotonic() > self.deadline:
-                chosen = [v for v in range(self.n) if state[v] == _IN]
-                value = math.fsum(gain[v] for v in chosen) - lam * self.price(union)
-                open_ends = (v for v in unsure if state[self.parent[v]] == _IN)
-                raise _Deadline(value + math.fsum(max(upper[v], 0.0) for v in open_ends))
+            if self.is_late():
+                raise late()
             for v, bits in zip(unsure, rest, strict=True):
                 above = state[self.parent[v]]
                 if above == _OUT or upper[v] <= eps:
@@ -743,7 +793,8 @@ class _Problem:
                 union |= self.share_costs(unsure, rest, gain, lam, state)
                 left = [v for v in unsure if state[v] == _OPEN]
             if len(left) == len(unsure):
-                self.cut(left, own, rest, twice, lam, state)
+                if not self.cut(left, own, rest, twice, lam, state):
+                    raise late()
                 left = []
             unsure = left
         return self.make_set([v for v in alive if state[v] == _IN])
@@ -804,18 +855,19 @@ class _Problem:
                 state[core[i]] = _OUT
             return 0
         taken = 0
+        # What the bound loses when a node, and so its ancestors, is forced in; and when it, and so
+        # its subtree, is forced out, of which an ancestor passes on no more than it is worth.
         forced_in: dict[int, float] = {}
+        forced_out: dict[int, float] = {}
         for v in core:
-            forced_in[v] = max(-upper[v], 0.0) + forced_in.get(self.parent[v], 0.0)
+            u = self.parent[v]
+            forced_in[v] = max(-upper[v], 0.0) + forced_in.get(u, 0.0)
+            forced_out[v] = min(max(upper[v], 0.0), forced_out.get(u, math.inf))
         for v, bits in zip(core, rest, strict=True):
             if forced_in[v] > excess + slack:
                 state[v] = _OUT
                 continue
-            loss, u = max(upper[v], 0.0), self.parent[v]
-            while loss > excess + slack and state[u] == _OPEN:
-                loss = max(upper[u], 0.0) - max(upper[u] - loss, 0.0)
-                u = self.parent[u]
-            if loss > excess + slack and state[self.parent[v]] == _IN:
+            if forced_out[v] > excess + slack and state[self.parent[v]] == _IN:
                 state[v] = _IN
                 taken |= bits
         return taken
@@ -828,8 +880,11 @@ class _Problem:
         shared: int,
         lam: float,
         state: list[int],
-    ) -> None:
-        """Decide the nodes that persistency leaves open, by one minimum cut."""
+    ) -> bool:
+        """Decide the nodes that persistency leaves open, by one minimum cut.
+
+        False, with nothing decided, if the deadline passed.
+        """
         users: dict[int, int] = {}
         for i, bits in enumerate(rest):
             for b in _bits(bits & shared):
@@ -844,9 +899,12 @@ class _Problem:
         above = [index.get(self.parent[v], -1) for v in core]
         # A node must bring more than rounding could, here as in the bounds.
         profit = [own[v] - _TIE * self.total for v in core]
-        chosen = _least_closure(profit, above, weights)
+        chosen = _least_closure(profit, above, weights, self.is_late)
+        if chosen is None:
+            return False
         for v, keep in zip(core, chosen, strict=True):
             state[v] = _IN if keep else _OUT
+        return True
 
 
 @dataclass
@@ -858,7 +916,12 @@ class _Decision:
     inside: bool = True
 
 
-def _least_closure(profit: list[float], above: list[int], weights: dict[int, float]) -> list[bool]:
+def _least_closure(
+    profit: list[float],
+    above: list[int],
+    weights: dict[int, float],
+    is_late: Callable[[], bool],
+) -> list[bool] | None:
     """Return the least closure of maximum weight, by a maximum flow in scaled integers.
 
     Parameters
@@ -869,6 +932,8 @@ def _least_closure(profit: list[float], above: list[int], weights: dict[int, flo
         The node that a node requires, or -1.
     weights : dict
         Bit mask of users -> price paid if any of them is chosen.
+    is_late : callable
+        Whether to give up, which returns None.
     """
     total = math.fsum(p for p in profit if p > 0.0)
     if total <= 0.0:
@@ -892,7 +957,9 @@ def _least_closure(profit: list[float], above: list[int], weights: dict[int, flo
         arc(e, sink, min(round(weight * scale), infinite))
         for v in _bits(mask):
             arc(v, e, infinite)
-    while True:  # Dinic: a level graph, then a blocking flow in it
+    # Dinic: a level graph, then a blocking flow in it. The sink is further away in each phase than
+    # in the last, so there are at most n + m of them.
+    while True:
         level = {source: 0}
         queue = [source]
         for tail in queue:
@@ -905,8 +972,10 @@ def _least_closure(profit: list[float], above: list[int], weights: dict[int, flo
         cursor = [0] * len(graph)
         path: list[list[int]] = []
         v = source
-        while True:
+        while True:  # each path fills an arc, each retreat ends one
             if v == sink:
+                if is_late():
+                    return None
                 amount = min(a[1] for a in path)
                 for a in path:
                     a[1] -= amount

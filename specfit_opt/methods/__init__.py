@@ -23,7 +23,7 @@ def get_method(name: str) -> Method:
     """
     try:
         return METHODS[name]
-    except KeyError:
+    except (KeyError, TypeError):  # the second: what cannot even be looked up
         raise InvalidInputError(
             f"method {name!r} is unknown; the methods are {', '.join(METHODS)}"
         ) from None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from .._validate import is_whole
 from ..errors import InvalidInputError
 
 
@@ -17,8 +16,7 @@ def integer_option(value: Any, name: str, least: int, most: int | None = None) -
     InvalidInputError
         If it is no integer or lies outside.
     """
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
-    if not whole or value < least or (most is not None and value > most):
+    if not is_whole(value) or value < least or (most is not None and value > most):
         above = "" if most is None else f" and at most {most}"
         raise InvalidInputError(
             f"option {name} must be an integer of at least {least}{above}, got {value!r}"
@@ -34,7 +32,7 @@ def choice_option(value: Any, name: str, choices: tuple[str, ...]) -> str:
     InvalidInputError
         If it is none of them.
     """
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise InvalidInputError(
             f"option {name} must be one of {', '.join(map(repr, choices))}, got {value!r}"
         )

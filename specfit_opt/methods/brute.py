@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidInputError
 from ..instance import Instance
+from ..kernel import interrupt
 from ..solution import Solution, Status, build_solution
 from ._options import integer_option
 from ._sizes import allowed_sizes
@@ -84,6 +85,7 @@ def select(
     for seen in range(0, len(sets), step):
         if best > -math.inf and time.perf_counter() > deadline:
             break
+        interrupt.look_up()
         block = sets[seen : seen + step]
         member = block[:, None] >> bits & 1
         size = tree.n_roots + member.sum(axis=1)

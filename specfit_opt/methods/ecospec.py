@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from .._validate import real_number
 from ..errors import InvalidInputError
 from ..instance import Instance
 from ..solution import Solution, build_solution
@@ -13,6 +14,8 @@ from ._options import choice_option, integer_option
 from ._sizes import allowed_sizes, mask_of, nearest_allowed
 from ._union import ExpertUnion, weighted
 from .registry import Method
+
+_LEAST_EPS = 1e-12
 
 
 def select(
@@ -45,7 +48,7 @@ def select(
         paper does with all weights in fast memory. ``"missing"`` leaves out the resident ones,
         which suits offloading.
     eps : float
-        Positive and finite; keeps the score finite for a path that activates nothing new.
+        Positive, from 1e-12 to 1e12; keeps the score finite for a path that activates nothing new.
 
     Returns
     -------
@@ -92,11 +95,14 @@ def select(
 
 def _checked_eps(value: float) -> float:
     try:
-        eps = float(value)
-    except (TypeError, ValueError):
+        eps = real_number(value, "option eps", "experts")
+    except InvalidInputError:
         eps = math.nan
-    if not 0.0 < eps < math.inf:
-        raise InvalidInputError(f"option eps must be positive and finite, got {value!r}")
+    if not _LEAST_EPS <= eps <= 1.0 / _LEAST_EPS:
+        raise InvalidInputError(
+            f"option eps must be positive and finite, got {value!r}; it may be from "
+            f"{_LEAST_EPS:g} to {1.0 / _LEAST_EPS:g}"
+        )
     return eps
 
 

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from .._validate import float_array
 from ..errors import InvalidInputError
 from ..instance import Instance
+from ..limits import LEAST_PASS, MOST_SECONDS
 from ..solution import Solution, build_solution
 from ._sizes import allowed_sizes, mask_of
 from ._union import expert_prices, used_experts
@@ -44,7 +45,7 @@ def select(
     Raises
     ------
     InvalidInputError
-        If ``pass_time`` is too short, or an entry that counts is not positive and finite.
+        If ``pass_time`` is too short, or an entry that counts is not from 1e-12 to 1e12 seconds.
 
     Notes
     -----
@@ -114,11 +115,11 @@ def _checked_pass_time(
             f"option pass_time has shape {time.shape} but the tree has {n_nodes} nodes; it is "
             f"indexed by node count and needs at least {n_nodes + 1} entries"
         )
-    bad = sizes[~((time[sizes] > 0.0) & (time[sizes] < np.inf))]
+    bad = sizes[~((time[sizes] >= LEAST_PASS) & (time[sizes] <= MOST_SECONDS))]
     if bad.size:
         raise InvalidInputError(
             f"option pass_time[{bad[0]}] = {time[bad[0]]}; the time of every allowed size must be "
-            "positive and finite, in seconds"
+            f"positive and finite, from {LEAST_PASS:g} to {MOST_SECONDS:g} seconds"
         )
     return time
 

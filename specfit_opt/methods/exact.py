@@ -69,7 +69,9 @@ def kernel_arguments(
 
 def check_claim(solution: Solution, objective: float) -> None:
     """Compare what the kernel says it reached with the definition of the objective."""
-    scale = solution.throughput if solution.rate is None else solution.expected_tokens
+    scale = solution.throughput
+    if solution.rate is not None:  # relative to the terms of the difference
+        scale = solution.expected_tokens + solution.rate * solution.cycle_time
     if abs(solution.objective - objective) > RELATIVE_TOLERANCE * scale:
         raise AssertionError(
             f"the kernel claims {objective!r} but its set evaluates to {solution.objective!r}; "

@@ -6,6 +6,7 @@ import math
 import time
 
 from ..instance import Instance
+from ..kernel import interrupt
 from ..solution import Solution, build_solution
 from ._sizes import allowed_sizes, mask_of
 from ._union import ExpertUnion, expert_prices
@@ -63,6 +64,7 @@ def select(
     value = objective(tokens, len(chosen), union.total())
     stopped = "whole tree"
     while candidates:
+        interrupt.look_up()
         size = len(chosen) + 1
         if size > start and not allowed[size]:
             stopped = "size not allowed"

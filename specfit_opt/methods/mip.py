@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import math
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import MissingExtraError, SpecfitError
 from ..instance import Instance
+from ..kernel import interrupt
 from ..solution import Solution, Status, build_solution
 from ._options import choice_option
 from ._sizes import allowed_sizes, mask_of
@@ -24,6 +27,11 @@ from .registry import Method
 TOLERANCE = 1e-6
 
 _SOLVERS = ("highs", "gscip")
+
+# Seconds between two looks for a request to stop.
+_PATIENCE = 0.05
+# Seconds that MathOpt can take for a limit, some thirty years.
+_LONGEST = 1e9
 
 
 def select(
@@ -71,7 +79,9 @@ def select(
     instead). As r <= 1, the products are exact with a big-M of 1: ``y_v <= x_v``, ``y_v <= r``,
     ``y_v >= r - (1 - x_v)``; for c, of which one is set, ``q_k <= c_k`` and ``sum q_k = r``. The
     surplus needs no products. Experts with equal users, and uses below an ancestor's, are merged.
-    Exponential time in the worst case.
+    Exponential time in the worst case. An interrupt ends the call at once, but MathOpt stops neither
+    solver before its time: it works on in the background, to ``time_limit`` at most, and nobody
+    reads its answer.
 
     References
     ----------
@@ -83,10 +93,12 @@ def select(
     mathopt = _mathopt()
     terms = _terms(instance, max_nodes)
     model, x = _model(mathopt, instance.tree.parent, terms, rate)
-    result = mathopt.solve(
-        model,
-        getattr(mathopt.SolverType, solver.upper()),
-        params=_parameters(mathopt, solver, started, time_limit),
+    result = _in_background(
+        lambda: mathopt.solve(
+            model,
+            getattr(mathopt.SolverType, solver.upper()),
+            params=_parameters(mathopt, solver, started, time_limit),
+        )
     )
     reason = result.termination.reason
     limits = (mathopt.TerminationReason.FEASIBLE, mathopt.TerminationReason.NO_SOLUTION_FOUND)
@@ -271,6 +283,28 @@ def _rounded(
     return mask
 
 
+def _in_background(call: Callable[[], Any]) -> Any:
+    """Return what ``call`` does in a thread of its own: an interrupt reaches one that waits."""
+    answers: list[Any] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            answers.append(call())
+        except BaseException as error:
+            errors.append(error)
+
+    # A daemon, so that one that was left behind does not keep the process from ending.
+    worker = threading.Thread(target=run, name="specfit mip", daemon=True)
+    worker.start()
+    while worker.is_alive():
+        worker.join(_PATIENCE)
+        interrupt.look_up()
+    if errors:
+        raise errors[0]
+    return answers[0]
+
+
 def _parameters(mathopt: Any, solver: str, started: float, time_limit: float | None) -> Any:
     parameters = mathopt.SolveParameters(
         relative_gap_tolerance=1e-10,
@@ -278,7 +312,7 @@ def _parameters(mathopt: Any, solver: str, started: float, time_limit: float | N
     )
     if time_limit is not None:
         left = time_limit - (time.perf_counter() - started)
-        parameters.time_limit = datetime.timedelta(seconds=max(left, 1e-3))
+        parameters.time_limit = datetime.timedelta(seconds=min(max(left, 1e-3), _LONGEST))
     if solver == "highs":
         for name in ("primal_feasibility_tolerance", "mip_feasibility_tolerance"):
             parameters.highs.double_options[name] = 1e-9

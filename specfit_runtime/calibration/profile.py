@@ -486,13 +486,8 @@ class RuntimeProfile:
         if not where.endswith(".json"):
             raise InvalidInputError(f"{where}: the name of a profile must end in .json")
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
-        try:
-            with atomic_write(path, "w") as handle:
-                handle.write(text)
-        except OSError as error:
-            # The system names a file only where a name was looked up, not where writing failed.
-            reason = f"cannot write the profile: {error.strerror or error}"
-            raise OSError(error.errno, reason, where) from error
+        with atomic_write(path, "w") as handle:
+            handle.write(text)
 
 
 def load_profile(path: str | PathLike[str] | RuntimeProfile) -> RuntimeProfile:

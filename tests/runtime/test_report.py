@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from samples import cycle, prefill, report
 
 from specfit_runtime.errors import InvalidInputError
 from specfit_runtime.report import (
@@ -17,70 +18,7 @@ from specfit_runtime.report import (
     CycleRecord,
     DecodeReport,
     DecodeTotals,
-    PrefillRecord,
 )
-
-
-def cycle(position: int = 1, **changes) -> CycleRecord:
-    given = {
-        "position": position,
-        "levels": 2,
-        "drafted": 8,
-        "verified": 5,
-        "accepted": 2,
-        "committed": 3,
-        "draft_seconds": 0.010,
-        "search_seconds": 0.001,
-        "transfer_seconds": 0.020,
-        "verify_seconds": 0.030,
-        "other_seconds": 0.003,
-        "predicted_seconds": 0.048,
-        "expected_tokens": 2.5,
-        "lookups": 100,
-        "hits": 60,
-        "misses": 40,
-        "bytes": 4_500_000,
-        "prefetch_bytes": 500_000,
-        "prefetch_hits": 4,
-        "wasted_prefetch_bytes": 100_000,
-        "prefetched": 5,
-    }
-    return CycleRecord(**{**given, **changes})
-
-
-def prefill(**changes) -> PrefillRecord:
-    given = {
-        "tokens": 12,
-        "seconds": 0.4,
-        "transfer_seconds": 0.1,
-        "lookups": 300,
-        "hits": 20,
-        "misses": 280,
-        "bytes": 28_000_000,
-    }
-    return PrefillRecord(**{**given, **changes})
-
-
-def report(cycles=(), **changes) -> DecodeReport:
-    given = {
-        "model": "tiny",
-        "policy": "specfit",
-        "drafter": "eagle3",
-        "predictor": "frequency",
-        "store": "disk",
-        "cache_policy": "lru",
-        "device": "cpu",
-        "dtype": "float32",
-        "n_layers": 8,
-        "n_experts": 64,
-        "top_k": 4,
-        "slots": (16,) * 8,
-        "prompt_tokens": 12,
-        "prefill": prefill(),
-        "cycles": tuple(cycles),
-    }
-    return DecodeReport(**{**given, **changes})
-
 
 TWO = (cycle(), cycle(4, accepted=0, committed=1, hits=100, misses=0, bytes=500_000))
 
@@ -375,7 +313,7 @@ def test_a_failure_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
         (lambda lines: [lines[0], *lines[2:]], "totals are not those"),
         (lambda lines: [*lines, lines[1]], "line 5: the totals should be the last line"),
         (lambda lines: [lines[0], lines[1].replace('"hits": 60', '"hits": []')], r"line 2: hits m"),
-        (lambda lines: [lines[0].replace('"version": 1', '"version": 9'), *lines[1:]], "be 1, got 9"),
+        (lambda lines: [lines[0].replace('"version": 1', '"version": 9'), *lines[1:]], "1, got 9"),
         (lambda lines: [lines[0].replace('"policy"', '"police"'), *lines[1:]], "lacks"),
         (lambda lines: [lines[0], lines[1].replace('"hits": 60', '"hits": 6'), *lines[2:]], "add"),
     ],

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from samples import profile
 
 from specfit_opt.errors import InvalidInputError
 from specfit_runtime.calibration import (
@@ -26,38 +27,6 @@ from specfit_runtime.calibration import (
     load_profile,
 )
 from specfit_runtime.calibration.profile import parse_profile
-
-
-def profile(**changes: Any) -> RuntimeProfile:
-    """Return a small profile: sizes 1, 2 and 4 measured, 3 between them."""
-    figures: dict[str, Any] = {
-        "name": "tiny on disk",
-        "machine": Machine("a processor", 2, 1, "Linux x86_64", None),
-        "software": {"torch": "2.13"},
-        "model": ModelShape("tiny", "qwen3_moe", 2, 8, 2),
-        "dtype": "bfloat16",
-        "device": "cpu",
-        "store": "disk",
-        "link_bandwidth": None,
-        "drafter": "eagle3",
-        "draft_top_k": 4,
-        "draft_width": 4,
-        "repeats": 5,
-        "prefix_tokens": 16,
-        "node_time": (0.010, 0.012, 0.013, 0.014),
-        "node_sizes": (1, 2, 4),
-        "node_quartiles": Quartiles((0.009, 0.011, 0.013), (0.010, 0.012, 0.014), (0.1, 0.2, 0.3)),
-        "node_misses": (0.0, 0.0, 1.5),
-        "draft_time": (0.003, 0.001),
-        "draft_quartiles": Quartiles((0.002, 0.001), (0.003, 0.001), (0.003, 0.001)),
-        "expert_time": (0.001, 0.002),
-        "expert_quartiles": Quartiles((0.001, 0.001), (0.001, 0.002), (0.001, 0.003)),
-        "expert_batch": 8,
-        "miss_quartiles": Quartiles((0.001,), (0.0015,), (0.002,)),
-        "handling_time": 0.0003,
-        "moved_bytes": (1000, 2000),
-    }
-    return RuntimeProfile(**(figures | changes))
 
 
 def text(**changes: Any) -> str:
@@ -234,7 +203,7 @@ def test_every_key_is_required() -> None:
 def test_only_json_names(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"mine\.txt: the name of a profile must end in"):
         profile().save(tmp_path / "mine.txt")
-    with pytest.raises(FileNotFoundError, match="cannot write the profile: No such file"):
+    with pytest.raises(FileNotFoundError, match="cannot be written: No such file"):
         profile().save(tmp_path / "no" / "mine.json")
     assert os.listdir(tmp_path) == []
 
@@ -255,7 +224,7 @@ def full_disk() -> Iterator[None]:
 def test_a_write_that_the_system_refuses(tmp_path: Path, full_disk: None) -> None:
     path = tmp_path / "mine.json"
     path.write_text("old")
-    with pytest.raises(OSError, match="cannot write the profile: File too large") as caught:
+    with pytest.raises(OSError, match="cannot be written: File too large") as caught:
         profile().save(path)
     assert caught.value.errno == errno.EFBIG
     assert caught.value.filename == str(path)
@@ -269,7 +238,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "fsync", no_space)
     path = tmp_path / "mine.json"
-    with pytest.raises(OSError, match="cannot write the profile: No space left on dev") as caught:
+    with pytest.raises(OSError, match="cannot be written: No space left on device") as caught:
         profile().save(path)
     assert caught.value.filename == str(path)
     assert os.listdir(tmp_path) == []

@@ -1,0 +1,304 @@
+"""Every kind of file that the product reads: how one comes to be, and what is done with it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fuzz.byte_mutations import mutate_bytes
+from fuzz.json_mutations import mutate_json
+from fuzz.npz_mutations import mutate_npz
+from fuzz.safetensors_mutations import mutate_safetensors
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """A file or folder that the product reads.
+
+    Attributes
+    ----------
+    make : callable
+        Writes it: given a folder.
+    use : callable
+        Reads it and does a little with it: given the folder.
+    weight : float
+        How many of its cases are run, compared to others: less where one takes long.
+    """
+
+    make: Callable[[Path], Any]
+    use: Callable[[Path], Any]
+    weight: float = 1.0
+
+    def case(self, name: str, seed: int, folder: Path) -> Callable[[], Any]:
+        """Write a damaged copy into ``folder`` and return what reads it."""
+        rng = random.Random(f"{name} {seed}")
+        files = _originals(name, self.make)
+        for relative, content in files.items():
+            path = folder / relative
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        relative = rng.choice(sorted(files))
+        path = folder / relative
+        content = files[relative]
+        for _ in range(rng.choice([1, 1, 1, 2])):
+            try:
+                content = _mutated(relative, content, rng)
+            except (ValueError, OSError, KeyError, IndexError, NotImplementedError):
+                content = mutate_bytes(content, rng)  # it cannot be read any more
+            except Exception as error:  # of zipfile
+                if type(error).__module__ != "zipfile":
+                    raise
+                content = mutate_bytes(content, rng)
+        path.write_bytes(content)
+        return lambda: self.use(folder)
+
+
+@cache
+def _originals(name: str, make: Callable[[Path], Any]) -> dict[str, bytes]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        make(folder)
+        return {
+            str(path.relative_to(folder)): path.read_bytes()
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
+
+
+def _mutated(name: str, content: bytes, rng: random.Random) -> bytes:
+    if rng.random() < 0.25:
+        return mutate_bytes(content, rng)
+    if name.endswith((".json", ".jsonl")):
+        return mutate_json(content.decode(), rng)
+    if name.endswith(".npz"):
+        return mutate_npz(content, rng)
+    if name.endswith(".safetensors"):
+        return mutate_safetensors(content, rng)
+    return mutate_bytes(content, rng)
+
+
+# ---- the optimisation library
+
+
+def _make_instance(suffix: str) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        from specfit_opt import save_instance
+        from specfit_opt.generate import generate
+
+        save_instance(folder / f"a{suffix}", generate("tiny", seed=3))
+
+    return make
+
+
+def _use_instance(suffix: str) -> Callable[[Path], None]:
+    def use(folder: Path) -> None:
+        from specfit_opt import load_instance, solve_instance
+
+        solve_instance(load_instance(folder / f"a{suffix}")).to_dict()
+
+    return use
+
+
+def _make_trace(folder: Path) -> None:
+    from random_trace import random_trace
+
+    from specfit_opt import save_trace
+
+    save_trace(folder / "a.npz", random_trace(np.random.default_rng(4), sizes=True))
+
+
+def _use_trace(folder: Path) -> None:
+    from specfit_opt import CostModel, load_trace, solve_instance
+
+    trace = load_trace(folder / "a.npz")
+    solve_instance(trace.instance(0, CostModel(0.01, 0.001, 0.002)))
+    trace.select(np.arange(trace.n_cycles) < 1)
+
+
+def _make_hardware_profile(folder: Path) -> None:
+    from importlib import resources
+
+    shipped = resources.files("specfit_opt.profiles").joinpath("pcie4.json").read_text()
+    figures = json.loads(shipped) | {"node_time": [0, 1e-3, None, 2e-3], "layer_repeat": 2}
+    (folder / "p.json").write_text(json.dumps(figures))
+
+
+def _use_hardware_profile(folder: Path) -> None:
+    from specfit_opt.profiles import load_profile
+
+    profile = load_profile(folder / "p.json")
+    profile.cost_model(2, 4, 1_000_000, levels=3).expert_table(2, 4)
+
+
+# ---- the runtime
+
+
+def _make_runtime_profile(folder: Path) -> None:
+    from samples import profile
+
+    profile().save(folder / "p.json")
+
+
+def _use_runtime_profile(folder: Path) -> None:
+    from specfit_runtime.calibration import load_profile
+
+    profile = load_profile(folder / "p.json")
+    profile.node_table(20)
+    profile.cost_model(1 if profile.drafter else 0)
+    profile.cost_model(form="affine")
+
+
+def _make_report(folder: Path) -> None:
+    from samples import cycle, report
+
+    cycles = (cycle(), cycle(4, accepted=0, committed=1, predicted_seconds=None))
+    report(cycles, link_bandwidth=1e9, warnings=("größer",)).write_jsonl(folder / "r.jsonl")
+
+
+def _use_report(folder: Path) -> None:
+    from specfit_runtime.report import DecodeReport
+
+    report = DecodeReport.read_jsonl(folder / "r.jsonl")
+    report.summary()
+    json.dumps(report.to_dict(), allow_nan=False)
+
+
+def _make_prompts(folder: Path) -> None:
+    lines = ["Once upon a time", json.dumps({"prompt": "two\nlines"}), "größer", ""]
+    (folder / "p.txt").write_text("\n".join(lines), encoding="utf-8")
+    (folder / "p.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+
+
+def _use_prompts(folder: Path) -> None:
+    from specfit_runtime.cli.prompts import many_prompts, one_prompt
+
+    for name in ("p.txt", "p.jsonl"):
+        many_prompts(None, str(folder / name))
+        one_prompt(None, str(folder / name))
+
+
+def _make_router(folder: Path) -> None:
+    import torch
+
+    from specfit_runtime.predictors.router_network import RouterNetwork, RouterShape
+    from specfit_runtime.predictors.router_network_files import save_router
+
+    torch.manual_seed(0)
+    network = RouterNetwork(RouterShape(2, 4, 2, 6, 5, 4, 4, 3))
+    save_router(folder / "router", network, card="a card")
+
+
+def _use_router(folder: Path) -> None:
+    from specfit_runtime.predictors.router_network_files import load_router
+
+    load_router(folder / "router")
+
+
+def _make_router_map(folder: Path) -> None:
+    import torch
+
+    from specfit_runtime.predictors.router_map import RouterMap
+
+    torch.manual_seed(0)
+    drawn = torch.randn(6, 2, 4), torch.randn(5, 2, 4), torch.randn(2, 4)
+    RouterMap(*drawn, top_k=2, target="qwen3_moe", nodes=100, ridge=1.0).save(folder / "map")
+
+
+def _use_router_map(folder: Path) -> None:
+    from specfit_runtime.predictors.router_map import RouterMap
+
+    RouterMap.load(folder / "map").describe()
+
+
+@cache
+def _target() -> Any:
+    from tiny_models import tiny_model
+
+    return tiny_model("qwen3_moe")
+
+
+def _make_eagle3(style: str) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        from tiny_drafters import tiny_eagle3
+
+        tiny_eagle3(folder / "head", _target().config, style=style)
+
+    return make
+
+
+def _use_drafter(what: str) -> Callable[[Path], None]:
+    def use(folder: Path) -> None:
+        from specfit_runtime.drafters import make_drafter
+
+        make_drafter(f"{what}:{folder / 'head'}").bind(_target())
+
+    return use
+
+
+def _make_lm(folder: Path) -> None:
+    from tiny_drafters import tiny_lm
+
+    tiny_lm(folder / "head", 160)
+
+
+def _make_checkpoint(family: str, shards: int) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        from tiny_models import tiny_checkpoint
+
+        tiny_checkpoint(family, folder / "model", shards=shards)
+
+    return make
+
+
+def _use_checkpoint(folder: Path) -> None:
+    from specfit_runtime import load_offloaded, offload_of
+
+    model = load_offloaded(folder / "model", expert_cache=2, io_threads=1)
+    offload_of(model).close()
+
+
+def _make_tokenizer(folder: Path) -> None:
+    import shutil
+
+    from specfit_runtime import demo_model
+
+    (folder / "model").mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(demo_model() / name, folder / "model" / name)
+
+
+def _use_tokenizer(folder: Path) -> None:
+    from types import SimpleNamespace
+
+    from specfit_runtime.cli.options import load_tokenizer
+    from specfit_runtime.drafters.shared_vocabulary import _vocabulary
+
+    _vocabulary(SimpleNamespace(name_or_path=str(folder / "model")))
+    load_tokenizer(str(folder / "model"))
+
+
+FILE_KINDS: dict[str, FileKind] = {
+    "instance json": FileKind(_make_instance(".json"), _use_instance(".json"), 2),
+    "instance npz": FileKind(_make_instance(".npz"), _use_instance(".npz"), 2),
+    "trace": FileKind(_make_trace, _use_trace, 2),
+    "hardware profile": FileKind(_make_hardware_profile, _use_hardware_profile),
+    "runtime profile": FileKind(_make_runtime_profile, _use_runtime_profile),
+    "report": FileKind(_make_report, _use_report),
+    "prompts": FileKind(_make_prompts, _use_prompts),
+    "router": FileKind(_make_router, _use_router),
+    "router map": FileKind(_make_router_map, _use_router_map),
+    "eagle3 specforge": FileKind(_make_eagle3("specforge"), _use_drafter("eagle3")),
+    "eagle3 speculators": FileKind(_make_eagle3("speculators"), _use_drafter("eagle3")),
+    "lm drafter": FileKind(_make_lm, _use_drafter("lm"), 0.3),
+    "checkpoint": FileKind(_make_checkpoint("qwen3_moe", 2), _use_checkpoint, 0.5),
+    "checkpoint gpt_oss": FileKind(_make_checkpoint("gpt_oss", 1), _use_checkpoint, 0.3),
+    "tokenizer": FileKind(_make_tokenizer, _use_tokenizer, 0.2),
+}
