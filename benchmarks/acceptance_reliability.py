@@ -141,7 +141,7 @@ def recorded(n_texts: int, new_tokens: int) -> Trace:
     from tools.router_training.record_decoding import record_decoding
 
     torch.set_num_threads(1)
-    tokenizer = AutoTokenizer.from_pretrained(demo_model())
+    tokenizer = AutoTokenizer.from_pretrained(demo_model(), trust_remote_code=False)
     texts = [tokenizer(text)["input_ids"] for text in heldout_prompts()[:n_texts]]
     return record_decoding([ids[:PROMPT_TOKENS] for ids in texts], new_tokens)
 

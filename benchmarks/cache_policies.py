@@ -147,7 +147,7 @@ def decoded() -> Figures:
     from specfit_runtime import SpecFit, demo_drafter, demo_model, load_offloaded, offload_of
 
     torch.set_num_threads(1)
-    tokenizer = AutoTokenizer.from_pretrained(demo_model())
+    tokenizer = AutoTokenizer.from_pretrained(demo_model(), trust_remote_code=False)
     found: Figures = {}
     for share in SHARES:
         for name in KINDS:

@@ -89,9 +89,11 @@ def run(
     from specfit_runtime.drafters import make_drafter
     from specfit_runtime.policies import make_policy
 
-    tokenizer = AutoTokenizer.from_pretrained(demo_model())
+    tokenizer = AutoTokenizer.from_pretrained(demo_model(), trust_remote_code=False)
     prompts = [tokenizer(p, return_tensors="pt").input_ids for p in heldout_prompts()[:n_prompts]]
-    stock = AutoModelForCausalLM.from_pretrained(demo_model(), dtype=torch.float32).eval()
+    stock = AutoModelForCausalLM.from_pretrained(
+        demo_model(), dtype=torch.float32, trust_remote_code=False
+    ).eval()
     wanted = [
         stock.generate(p, max_new_tokens=new_tokens, do_sample=False)[0].tolist() for p in prompts
     ]

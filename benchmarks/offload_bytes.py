@@ -103,7 +103,7 @@ def main() -> None:
     logging.disable_progress_bar()
     getLogger("accelerate").setLevel("ERROR")  # that parameters are on disk is what is wanted
     model = options.model or demo_model()
-    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     texts = demo_prompts()[: options.prompts]
     prompts = [tokenizer(text, return_tensors="pt").input_ids for text in texts]
     shown = "the shipped model" if options.model is None else options.model.name
@@ -157,7 +157,8 @@ def with_accelerate(
 
     with tempfile.TemporaryDirectory() as scratch:
         model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype="auto", device_map=places, offload_folder=scratch
+            folder, dtype="auto", device_map=places, offload_folder=scratch,
+            trust_remote_code=False,
         )
         with counted_loads() as loaded:
             tokens, total = generate(model, prompts, n_new)

@@ -114,7 +114,7 @@ def decoded(model: Any, spec: SpecFit, n_prompts: int, new_tokens: int) -> Decod
     from specfit_runtime import DecodeReport, demo_model, offload_of
 
     offload_of(model).cache.clear()
-    tokenizer = AutoTokenizer.from_pretrained(demo_model())
+    tokenizer = AutoTokenizer.from_pretrained(demo_model(), trust_remote_code=False)
     reports = []
     for prompt in heldout_prompts()[:n_prompts]:
         model.generate(

@@ -86,7 +86,7 @@ def recorded(work: Path) -> list[Trace]:
     from tools.demo_model.batches import windows
     from tools.router_training.record_decoding import record_decoding
 
-    tokenizer = AutoTokenizer.from_pretrained(demo_model())
+    tokenizer = AutoTokenizer.from_pretrained(demo_model(), trust_remote_code=False)
     lines = PROMPTS.read_text(encoding="utf-8").splitlines()
     known = [tokenizer(json.loads(line)["prompt"])["input_ids"] for line in lines[:TEXTS]]
     same = torch.tensor([ids[:PROMPT_TOKENS] for ids in known])
@@ -114,7 +114,9 @@ def estimate_table(trace: Trace) -> str:
     from specfit_runtime.predictors.router_map import unit
     from specfit_runtime.router_evaluation.recall import node_recall
 
-    model = AutoModelForCausalLM.from_pretrained(demo_model(), dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(
+        demo_model(), dtype=torch.float32, trust_remote_code=False
+    )
     gates, rows = Gates.of(model), np.flatnonzero(trace.depth == 1)
     assert trace.states is not None  # recorded made it
     embedding = model.get_input_embeddings().weight.detach()

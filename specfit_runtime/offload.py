@@ -6,7 +6,6 @@ import os
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from threading import Lock, RLock
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -18,7 +17,15 @@ from torch import Tensor, nn
 
 from specfit_opt.path_weights import PathWeights
 
-from .checkpoint import Checkpoint, ExpertIndex, checkpoint_folder, index_experts
+from .checkpoint import (
+    Checkpoint,
+    ExpertIndex,
+    checkpoint_folder,
+    index_experts,
+    read_generation_config,
+    read_model_config,
+    reading,
+)
 from .errors import BusyError, CheckpointError, InvalidInputError
 from .expert_cache import (
     DEFAULT_EVICTION,
@@ -321,11 +328,20 @@ def load_offloaded(
     get_eviction_policy(cache_policy)
     asked = _checked_dtype(dtype)
     folder = checkpoint_folder(model, revision=revision)
-    config = _read_config(folder)
-    family = family_for(config)
     checkpoint = Checkpoint(folder)
-    run_dtype = asked or _stored_dtype(config, checkpoint)
-    index, taken = index_experts(checkpoint, family, config, run_dtype)
+    try:
+        config = read_model_config(folder, checkpoint)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; the families are {', '.join(FAMILIES)}") from error
+    with reading(folder / "config.json", "the experts cannot be found by"):
+        family = family_for(config)
+        try:
+            family.check(config)
+        except CheckpointError as error:
+            raise CheckpointError(f"{folder}: {error}") from None
+        run_dtype = asked or _stored_dtype(config, checkpoint)
+        index, taken = index_experts(checkpoint, family, config, run_dtype)
+    generation_config = read_generation_config(folder)
     if scratch is None:
         scratch = default_scratch(index.n_experts, index.top_k)
     elif isinstance(scratch, bool) or not isinstance(scratch, int) or scratch < 0:
@@ -337,16 +353,19 @@ def load_offloaded(
         scratch=scratch,
     )
     register()
-    config.name_or_path = os.fspath(model)
-    built = build_skeleton(
-        config,
-        run_dtype,
-        attn_implementation=attn_implementation,
-        experts_implementation=EXPERTS_IMPLEMENTATION,
-    )
+    local = os.path.isdir(os.path.expanduser(model))
+    config.name_or_path = os.fspath(folder if local else model)
+    with reading(folder / "config.json", "the stock model cannot be made of"):
+        built = build_skeleton(
+            config,
+            run_dtype,
+            attn_implementation=attn_implementation,
+            experts_implementation=EXPERTS_IMPLEMENTATION,
+        )
     experts_modules(built, family)  # here, because what follows is dearer
     filling = plan_filling(built, checkpoint, family, taken)
-    _load_generation_config(built, folder)
+    if generation_config is not None:
+        built.generation_config = generation_config
     # What is cheap to find wrong comes before what takes long to read.
     opened = open_store(
         store,
@@ -464,38 +483,6 @@ def _stored_dtype(config: Any, checkpoint: Checkpoint) -> torch.dtype:
             f"{checkpoint.folder} is in {dtype}, which experts are not computed in; pass dtype"
         )
     return dtype  # type: ignore[no-any-return]
-
-
-def _read_config(folder: Path) -> Any:
-    from transformers import AutoConfig
-
-    if not (folder / "config.json").is_file():
-        raise CheckpointError(f"{folder} holds no config.json; give the folder of a checkpoint")
-    try:
-        # Never the code that a checkpoint may bring along.
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:
-        # Whatever a malformed file, an unknown model type or a configuration class raises.
-        reason = next((line for line in str(error).splitlines() if line.strip()), repr(error))
-        raise CheckpointError(
-            f"Transformers cannot use {folder / 'config.json'}: {reason}; the families are "
-            f"{', '.join(FAMILIES)}"
-        ) from error
-
-
-def _load_generation_config(model: Any, folder: Path) -> None:
-    from transformers import GenerationConfig
-
-    # Without the file, the one that the class made from the configuration stands, as stock.
-    if (folder / "generation_config.json").is_file():
-        try:
-            model.generation_config = GenerationConfig.from_pretrained(
-                folder, local_files_only=True
-            )
-        except (OSError, ValueError) as error:
-            raise CheckpointError(
-                f"{folder / 'generation_config.json'} cannot be used: {error}"
-            ) from error
 
 
 # The guards below are attributes and hooks of the one model that was loaded: its classes stay as

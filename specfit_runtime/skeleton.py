@@ -69,6 +69,9 @@ def build_skeleton(
             f"the configuration asks for attention {actual!r}, which takes no tree mask; pass "
             'attn_implementation="eager" or "sdpa"'
         )
+    for name, buffer in model.named_buffers():
+        if name.endswith("inv_freq") and not bool(buffer.isfinite().all()):
+            raise CheckpointError(f"the configuration's rotary positions give no finite {name}")
     return model
 
 

@@ -146,11 +146,6 @@ def _decode(
 ) -> Iterable[_Cycle]:
     """Yield one cycle per position of the greedy continuation of ``prompt``."""
     session = TargetSession(model, feature_layers=drafter.feature_layers)
-    if session.context_length is not None and len(prompt) + max_new_tokens > session.context_length:
-        raise InvalidInputError(
-            f"a prompt of {len(prompt)} tokens and {max_new_tokens} new ones do not fit into the "
-            f"model's context of {session.context_length}"
-        )
     ids = torch.tensor([prompt], dtype=torch.long, device=offload_of(model).device)
     first = session.prefill(ids)
     token = int(first.logits[-1].argmax())
@@ -158,7 +153,7 @@ def _decode(
     for _ in range(max_new_tokens - 1):
         if token in stop:
             return
-        parent, tokens, path_prob, depth, states = pool.grow(token, session.room)
+        parent, tokens, path_prob, depth, states = pool.grow(token)
         verdict = session.verify(tokens.tolist(), parent.tolist())
         best = verdict.logits.argmax(dim=-1).tolist()
         accepted = _accepted(parent, tokens, best, stop)
@@ -179,7 +174,7 @@ class _Pool:
     states: bool
 
     def grow(
-        self, root: int, room: int | None
+        self, root: int
     ) -> tuple[
         NDArray[np.int64],
         NDArray[np.int64],
@@ -187,17 +182,13 @@ class _Pool:
         NDArray[np.int64],
         NDArray[np.float16] | None,
     ]:
-        """Return parents (-1 for the root), tokens, path probabilities, depths, and any states.
-
-        Near the end of the context, where ``room`` levels are left, the pool is lower.
-        """
+        """Return parents (-1 for the root), tokens, path probabilities, depths, and any states."""
         parent, token = [np.array([-1])], [np.array([root])]
         path_prob = np.ones(1)
         depth = np.zeros(1, dtype=np.int64)
         drafted: list[Tensor | None] = []
         self.drafter.begin()
-        levels = self.levels if room is None else min(self.levels, room - 1)
-        for d in range(1, levels + 1):
+        for d in range(1, self.levels + 1):
             level = self.drafter.level(self.top_k, self.width)
             if level is None or not len(level.parent):
                 break

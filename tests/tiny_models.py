@@ -115,7 +115,11 @@ def tiny_model(
         # Not model.to(dtype), which rounds the rotary frequencies and whatever the class keeps in
         # float32.
         model = type(model).from_pretrained(
-            None, config=config, state_dict=model.state_dict(), dtype=dtype
+            None,
+            config=config,
+            state_dict=model.state_dict(),
+            dtype=dtype,
+            trust_remote_code=False,
         )
     return model
 

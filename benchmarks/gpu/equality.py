@@ -128,5 +128,7 @@ def first_difference(found: list[int], expected: list[int], prompt: Tensor) -> i
 
 
 def _stock(folder: Path, device: torch.device) -> Any:
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, trust_remote_code=False
+    )
     return model.to(device).eval()

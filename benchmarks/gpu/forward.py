@@ -41,7 +41,8 @@ def check(machine: Machine, table: Table) -> None:
 @torch.no_grad()
 def _compare(machine: Machine, table: Table, case: str, folder: Any, dtype: torch.dtype) -> None:
     stock: Any = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, experts_implementation="grouped_mm"
+        folder, dtype=dtype, experts_implementation="grouped_mm",
+        trust_remote_code=False,
     )
     stock.to(machine.device).eval()
     model = load_offloaded(

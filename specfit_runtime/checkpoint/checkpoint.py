@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import torch
 from torch import Tensor
+
+from specfit_opt.files.strict_json import read_json
+from specfit_opt.schema import MapOf, Record, Text, shown
 
 from ..errors import CheckpointError
 from .header import StoredTensor, read_header
 
 _WHOLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+#: Bytes of an index: some 100 per tensor.
+_MAX_INDEX = 2**26
 _FETCH = "fetch the checkpoint again"
 
 
@@ -70,7 +74,7 @@ def _read_tensor(key: str, stored: StoredTensor) -> Tensor:
             "checkpoint in bf16, fp16 or fp32"
         )
     # Not a view of a file mapping: that would keep the file's pages in memory.
-    memory = torch.empty(stored.n_bytes, dtype=torch.uint8)
+    memory = torch.empty(stored.n_bytes, dtype=torch.uint8, device="cpu")
     try:
         with stored.file.open("rb", buffering=0) as file:
             file.seek(stored.offset)
@@ -108,17 +112,21 @@ def _read_shards(folder: Path, place: dict[str, str]) -> dict[str, StoredTensor]
 
 
 def _weight_map(path: Path) -> dict[str, str]:
-    try:
-        place = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-        if not place or not all(isinstance(v, str) and v for v in place.values()):
-            raise TypeError
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise CheckpointError(
-            f"{path} is no index of shards: it must be JSON with a weight_map from tensor to file"
-        ) from None
-    return dict(place)
+    kind = Record({"weight_map": MapOf(Text())}, others=True)
+    place: dict[str, str] = read_json(path, kind, limit=_MAX_INDEX, error=CheckpointError)[
+        "weight_map"
+    ]
+    if not place:
+        raise CheckpointError(f"{path}: weight_map names no tensor; {_FETCH}")
+    for name in set(place.values()):
+        # What lies in the folder may be a link elsewhere, as in the hub's cache; a name may not.
+        parts = PurePosixPath(name)
+        if parts.is_absolute() or ".." in parts.parts or "\0" in name:
+            raise CheckpointError(
+                f"{path}: weight_map names {shown(name)}, which is outside the folder; shards lie "
+                "beside their index"
+            )
+    return place
 
 
 def _nothing_found(folder: Path) -> str:

@@ -36,12 +36,13 @@ def checkpoint_folder(model: str | os.PathLike[str], *, revision: str | None = N
         name = None
     if not isinstance(name, str) or not name:
         raise InvalidInputError(f"model must be a folder or a hub model id, got {model!r}")
-    path = Path(name).expanduser()
-    if path.is_dir():
+    # At once, as the working directory may be another one when a file is opened again.
+    path = Path(os.path.abspath(os.path.expanduser(name)))
+    if os.path.isdir(path):
         if revision is not None:
             raise InvalidInputError(f"revision is for models of the hub, and {path} is a folder")
         return path
-    if path.exists():
+    if os.path.exists(path):
         raise InvalidInputError(
             f"{path} is a file; give the folder that holds config.json and the safetensors files"
         )

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import math
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..errors import CheckpointError
+from specfit_opt.files.regular_file import open_regular
+from specfit_opt.files.strict_json import parse_json
+from specfit_opt.schema import Anything, ListOf, MapOf, Record, Text, Whole, checked, shown
+
+from ..errors import CheckpointError, InvalidInputError
 
 # Longer headers are refused by the format's own library too.
 _MAX_HEADER = 100_000_000
+_MAX_FILE = 2**63 - 1
+
+#: Dimensions of a tensor.
+_MAX_DIMENSIONS = 64
+_ENTRY = Record(
+    {
+        "dtype": Text(),
+        "shape": ListOf(Whole(), most=_MAX_DIMENSIONS),
+        "data_offsets": ListOf(Whole(), least=2, most=2),
+    },
+    others=True,
+)
 
 _DTYPES = {
     "F64": torch.float64,
@@ -73,14 +90,11 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         If the file cannot be read, is no safetensors file, or is shorter or longer than its header
         says.
     """
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            text = file.read(length) if length <= min(_MAX_HEADER, size) else b""
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
-    if size < 8 or length > size - 8:
+    with open_regular(path, _MAX_FILE, CheckpointError) as file:
+        size = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(8), "little")
+        text = file.read(length) if length <= min(_MAX_HEADER, size - 8) else b""
+    if size < 8 or length > min(_MAX_HEADER, size - 8):
         if size >= 8 and length > _MAX_HEADER:
             hint = ""
             if length.to_bytes(8, "little") == b"version ":
@@ -93,33 +107,28 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             f"{path} is truncated: it has {size} bytes, which does not hold its header; fetch the "
             "file again"
         )
+    where = f"{path} is no safetensors file: its header is malformed"
+    entries = parse_json(text, where, MapOf(Anything()), error=CheckpointError)
+    entries.pop("__metadata__", None)
     try:
-        entries = json.loads(text)
-        if not isinstance(entries, dict):
-            raise TypeError
-        entries.pop("__metadata__", None)
-        tensors = {
-            key: _entry(path, entry, 8 + length, size) for key, entry in entries.items()
-        }
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(f"{path} is no safetensors file: its header is malformed") from None
+        entries = checked(entries, MapOf(_ENTRY))
+    except InvalidInputError as error:
+        raise CheckpointError(f"{where}: {error}") from None
+    tensors = {key: _entry(path, key, entry, 8 + length) for key, entry in entries.items()}
     _check_extent(path, tensors, 8 + length, size)
     return tensors
 
 
-def _entry(path: Path, entry: dict[str, Any], start: int, size: int) -> StoredTensor:
+def _entry(path: Path, key: str, entry: Mapping[str, Any], start: int) -> StoredTensor:
     begin, end = entry["data_offsets"]
-    shape = tuple(entry["shape"])
-    name = entry["dtype"]
-    numbers = (begin, end, *shape)
-    if not all(type(n) is int and n >= 0 for n in numbers) or end < begin:
-        raise ValueError
-    tensor = StoredTensor(path, start + begin, end - begin, shape, name)
+    tensor = StoredTensor(path, start + begin, end - begin, tuple(entry["shape"]), entry["dtype"])
     dtype = tensor.dtype
-    if dtype is not None and math.prod(shape) * dtype.itemsize != tensor.n_bytes:
-        raise ValueError
+    size = None if dtype is None else math.prod(tensor.shape) * dtype.itemsize
+    if tensor.n_bytes < 0 or size not in (None, tensor.n_bytes):
+        raise CheckpointError(
+            f"{path} is no safetensors file: its header is malformed: {shown(key)} has "
+            f"{tensor.n_bytes} bytes, its shape and type ask for {size}"
+        )
     return tensor
 
 

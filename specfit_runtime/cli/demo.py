@@ -164,7 +164,9 @@ def _stock(inputs: list[Any], max_new_tokens: int) -> list[list[int]]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(demo_model(), dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(
+        demo_model(), dtype=torch.float32, trust_remote_code=False
+    )
     model.generation_config = _greedy(model.generation_config, max_new_tokens)
     return [_new_tokens(model.generate(**encoded), encoded) for encoded in inputs]
 

@@ -238,12 +238,18 @@ def _encode(tokenizer: Any, prompt: str, chat: bool) -> Any:
             "--chat: the model's tokenizer has no chat template; leave --chat out"
         )
     else:
-        inputs = tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}],
-            add_generation_prompt=True,
-            return_tensors="pt",
-            return_dict=True,
-        )
+        try:
+            inputs = tokenizer.apply_chat_template(
+                [{"role": "user", "content": prompt}],
+                add_generation_prompt=True,
+                return_tensors="pt",
+                return_dict=True,
+            )
+        except Exception as error:
+            # A template is a program, which Jinja runs shut off from Python.
+            raise InvalidInputError(
+                f"--chat: the chat template of the model's tokenizer fails: {error!r}"
+            ) from error
     if not inputs["input_ids"].shape[1]:
         raise InvalidInputError("the prompt has no token; give a text")
     return inputs

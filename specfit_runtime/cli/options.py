@@ -7,12 +7,13 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from specfit_opt.cli.output import note
 
 from ..demo_files import demo_drafter, demo_model
-from ..errors import InvalidInputError
+from ..errors import CheckpointError, InvalidInputError
 
 #: What torch-free code may know of the registries; tests hold them against the registries.
 STORES = ("disk", "ram", "pinned")
@@ -138,13 +139,22 @@ def load_tokenizer(path: str) -> Any:
     """
     from transformers import AutoTokenizer
 
+    from ..checkpoint import reading, refuse_code
+
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        refuse_code(folder)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InvalidInputError(f"{path}: no tokenizer: {first}") from None
+        with reading(folder, "Transformers cannot use the tokenizer of"):
+            # Never the code that a checkpoint may bring along, and without asking.
+            tokenizer = AutoTokenizer.from_pretrained(
+                os.fspath(folder) if folder.is_dir() else path, trust_remote_code=False
+            )
+            encoded = tokenizer("a", add_special_tokens=False)["input_ids"]
+    except CheckpointError as error:
+        raise InvalidInputError(f"{path}: no tokenizer: {error}") from error
     # Where the files are missing, what is loaded may be a tokenizer without a vocabulary.
-    if not tokenizer("a", add_special_tokens=False)["input_ids"]:
+    if not encoded:
         raise InvalidInputError(
             f"{path}: no tokenizer: put its files, such as tokenizer.json, beside the model"
         )

@@ -87,17 +87,12 @@ class DecodeLoop:
 
     @torch.no_grad()
     def run(self) -> None:
-        """Decode until a criterion, an end token, the limit or the context's end ends the text."""
+        """Decode until a criterion, an end token or the limit ends the text."""
         finished = self._prefill()
+        self._note_length()
         while not finished:
-            if self._session.room == 0:
-                self.warning = (
-                    f"the text ends where the model's context of {self._session.context_length} "
-                    "tokens does, before its own end; ask for fewer tokens or shorten the prompt"
-                )
-                warnings.warn(self.warning, stacklevel=2)
-                break
             finished = self._cycle()
+            self._note_length()
         if self._request.streamer is not None:
             self._request.streamer.end()
 
@@ -256,10 +251,17 @@ class DecodeLoop:
     def _levels_left(self) -> int:
         """Return how deep a draft can be and still be committed."""
         # The pass itself yields a token, so the last one allowed is never drafted.
-        levels = self._request.max_new_tokens - self._tokens - 2
-        if self._session.room is not None:
-            levels = min(levels, self._session.room - 1)
-        return max(levels, 0)
+        return max(self._request.max_new_tokens - self._tokens - 2, 0)
+
+    def _note_length(self) -> None:
+        """Say once that the text is longer than what the model was made for."""
+        made_for = self._session.context_length
+        if not self.warning and made_for is not None and self._session.length > made_for:
+            self.warning = (
+                f"the text is longer than the {made_for} tokens that the model was made for; it "
+                "is decoded on as generate does, and may get worse"
+            )
+            warnings.warn(self.warning, stacklevel=2)
 
     def _accept(
         self, result: ForwardResult, tokens: Sequence[int], parent: Sequence[int]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,9 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from ..errors import CheckpointError, DrafterError, InvalidInputError
+from ..checkpoint import Checkpoint, read_generation_config, read_model_config, reading
+from ..errors import CheckpointError, DrafterError, InvalidInputError, SpecfitError
 from ..verify import transformers_api
 from ..verify.compaction import CachePoint
+from ..verify.context import context_length
+from ..verify.rotary import GrowingRotary
 from ..verify.tree_mask import attention_mask, require_mask_format
 from .protocol import Candidates, Drafter
 from .registry import DrafterKind
@@ -24,6 +31,11 @@ __all__ = ["CausalLmDrafter"]
 
 #: Committed tokens that the model runs over at once.
 _BLOCK = 512
+#: Tokens of the text, and of the tree behind it, by which binding tries whether trees come out
+#: right, and by how much of their spread scores may differ there. Half precision rounds more.
+_TRIAL_TEXT = 5
+_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
+_HALF_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -57,10 +69,15 @@ class _Outputs:
 
 
 class CausalLmDrafter(Drafter):
-    """Any causal language model of Transformers, loaded as it is and wholly in memory.
+    """A causal language model of Transformers, loaded as it is and wholly in memory.
 
     It has a cache of its own, which never holds more of the tree than the current one. The target,
     its experts and their cache are not touched, also if both models are of one class.
+
+    Whether a class takes trees, as those with rotary or learned positions do, is tried when it is
+    bound: a small tree must come out as its paths do one by one. Models with ALiBi or a recurrent
+    state are refused there. In texts longer than what it was made for it reads the end of the text
+    alone.
 
     Parameters
     ----------
@@ -80,12 +97,17 @@ class CausalLmDrafter(Drafter):
         super().__init__()
         self._folder: Path | None = None
         self._model: Any = None
-        if isinstance(model, (str, Path)):
-            self._folder = Path(model)
-            if not (self._folder / "config.json").is_file():
-                raise CheckpointError(f"the drafter's folder {self._folder} holds no config.json")
-        else:
+        self._tested: Any = None
+        if isinstance(model, (str, os.PathLike)):
+            # At once: the working directory may be another one when the first text begins.
+            self._folder = Path(os.path.abspath(os.path.expanduser(model)))
+            self._config = _checked_config(self._folder)
+        elif hasattr(model, "config") and hasattr(model, "get_input_embeddings"):
             self._model = model
+        else:
+            raise InvalidInputError(
+                f"a draft model is a folder or a model of Transformers, got {type(model).__name__}"
+            )
         self._dtype = dtype
 
     # ---- hooks
@@ -97,54 +119,74 @@ class CausalLmDrafter(Drafter):
             wanted = self._dtype or model.dtype
             device = model.get_input_embeddings().weight.device
             if self._model is None or self._model.dtype != wanted:
-                self._model = _load(self._folder, wanted)
+                self._model = _load(self._folder, self._config, wanted)
             self._model.to(device)
         if self._model.training:
             raise InvalidInputError("the draft model is in training mode; call eval() on it")
-        self.assumption = require_shared_vocabulary(self._model, model)
-        config = transformers_api.text_config(self._model)
-        self._attention = transformers_api.attention_of(self._model)
-        require_mask_format(self._attention)
-        self._layers = transformers_api.attention_layers(config)
-        embedding = self._model.get_input_embeddings().weight
-        self._device, self._ids = embedding.device, len(embedding)
-        self._context = transformers_api.context_length(self._model)
+        with self._refusing():
+            embedding = self._model.get_input_embeddings().weight
+            self._device, self._ids = embedding.device, len(embedding)
+            self.assumption = require_shared_vocabulary(self._model, model)
+            self._attention = transformers_api.attention_of(self._model)
+            require_mask_format(self._attention)
+            config = transformers_api.text_config(self._model)
+            self._layers = transformers_api.attention_layers(config)
+            self._context = context_length(config)
+            self._rotary = GrowingRotary(self._model)
+            if self._tested is not self._model:
+                self._try_trees()
+                self._tested = self._model
 
     def _restart(self, token: int) -> None:
-        self._unread = [token]
+        self._text = [token] if token < self._ids else []  # what the model reads of the text
+        self._empty_cache()
+
+    def _empty_cache(self) -> None:
         self._cache: DynamicCache = transformers_api.new_cache(self._model)
         self._point = CachePoint(self._cache)
-        self._full = False
         self._drawn: list[int] = []  # depths of the tree's rows in the cache
 
     def _advance(self, tokens: list[int], features: Tensor | None) -> None:
         self._drop_tree()
-        ids = [*self._unread, *tokens]
-        first = self._point.length
-        if self._full or (self._context is not None and first + len(ids) > self._context):
-            self._full = True  # for good: the text only grows
-            return
-        if max(ids) >= self._ids:
-            raise DrafterError(
-                f"the target wrote token {max(ids)}, which the draft model with {self._ids} ids "
-                "does not have"
+        text = [*self._text, *tokens]
+        strange = next((token for token in reversed(tokens) if token >= self._ids), None)
+        if strange is not None:
+            self._warn_once(
+                "ids",
+                f"the target wrote token {strange}, which the draft model with {self._ids} ids "
+                "does not have; it reads the text behind it alone",
             )
+            text = text[len(text) - text[::-1].index(strange) :]
+            self._empty_cache()
+        if self._context is not None and len(text) > self._context:
+            half = max(self._context // 2, 1)
+            self._warn_once(
+                "context",
+                f"the text is longer than the {self._context} tokens that the draft model was made "
+                f"for; it reads the last {half} to {self._context} of them",
+            )
+            text = text[-half:]
+            self._empty_cache()
+        begin = self._point.length
+        outputs = None
         try:
-            for at in range(0, len(ids), _BLOCK):
-                some = torch.tensor([ids[at : at + _BLOCK]], device=self._device)
-                begin = first + at
-                where = torch.arange(begin, begin + some.shape[1], device=self._device)[None]
+            for at in range(begin, len(text), _BLOCK):
+                some = torch.tensor([text[at : at + _BLOCK]], device=self._device)
+                where = torch.arange(at, at + some.shape[1], device=self._device)[None]
                 outputs = self._run(some, where, logits_to_keep=1)
         except BaseException:
             self._point.rollback()
             raise
         self._point = CachePoint(self._cache)
-        self._after_text, self._unread = outputs, []
+        self._text = text
+        if outputs is not None:
+            self._after_text = outputs
 
     def _children(self, depth: int, top_k: int) -> Candidates:
         if depth == 0:
             self._drop_tree()
-        if self._full or (self._context is not None and self._point.length + depth > self._context):
+        end = self._point.length + depth
+        if not self._text or (self._context is not None and end > self._context):
             return Candidates.none()
         if depth:
             outputs = self._expand(self._frontier, depth)
@@ -178,14 +220,16 @@ class CausalLmDrafter(Drafter):
         if layer is not None:
             hook = layer.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
         try:
-            logits, _ = transformers_api.forward(
-                self._model,
-                ids,
-                position_ids=position_ids,
-                cache=self._cache,
-                attention_mask=attention_mask,
-                logits_to_keep=logits_to_keep,
-            )
+            # No tree: the tokens of a level share their place.
+            with self._rotary.fresh():
+                logits, _ = transformers_api.forward(
+                    self._model,
+                    ids,
+                    position_ids=position_ids,
+                    cache=self._cache,
+                    attention_mask=attention_mask,
+                    logits_to_keep=logits_to_keep,
+                )
         finally:
             if hook is not None:
                 hook.remove()
@@ -230,12 +274,110 @@ class CausalLmDrafter(Drafter):
             self._point.rollback()
             self._drawn = []
 
+    # ---- whether it can draft
 
-def _load(folder: Path, dtype: torch.dtype) -> Any:
-    try:
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"cannot load the drafter in {folder}: {error}") from error
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Turn what a class raises that cannot draft trees into a refusal."""
+        try:
+            yield
+        except SpecfitError:
+            raise
+        except Exception as error:
+            raise InvalidInputError(
+                f"the draft model, a {type(self._model).__name__}, cannot draft trees: it fails on "
+                f"a small one with {type(error).__name__}: {' '.join(str(error).split())[:300]}. "
+                "Models with rotary or learned positions can"
+            ) from error
+
+    @torch.inference_mode()
+    def _try_trees(self) -> None:
+        """Draft two levels behind a few tokens, and compare with reading each path by itself.
+
+        Raises
+        ------
+        InvalidInputError
+            If the model gives a tree other scores than its paths.
+        DrafterError
+            If scores are not finite.
+        """
+        most = _TRIAL_TEXT if self._context is None else max(self._context - 2, 1)
+        text = [i * self._ids // _TRIAL_TEXT for i in range(min(_TRIAL_TEXT, most))]
+        self._restart(text[0])
+        self._advance(text[1:], None)
+        paths, rows = [text], [self._after_text.logits]
+        nodes = np.empty((1, 0), dtype=np.bool_)
+        leaves = [text]
+        for depth in (1, 2):
+            best = rows[-1].float().topk(2).indices.flatten().tolist()
+            leaves = [[*path, best[2 * i + j]] for i, path in enumerate(leaves) for j in (0, 1)]
+            token = np.array([path[-1] for path in leaves], dtype=np.int64)
+            outputs = self._expand(_Frontier(token, np.repeat(nodes, 2, axis=0)), depth)
+            nodes = self._seen
+            rows.append(outputs.logits)
+            paths += leaves
+        tree = torch.cat(rows).float()
+        with self._rotary.fresh():
+            alone = torch.cat(
+                [
+                    self._model(
+                        input_ids=torch.tensor([path], device=self._device), return_dict=True
+                    ).logits[0, -1:]
+                    for path in paths
+                ]
+            ).float()
+        self._empty_cache()
+        if not bool(torch.stack([tree, alone]).isfinite().all()):
+            raise DrafterError(
+                "the draft model gives NaN or infinite scores for a few tokens; its weights are "
+                "not finite"
+            )
+        spread = alone.max(dim=1).values - alone.min(dim=1).values
+        apart = (tree - alone).abs().max(dim=1).values / spread.clamp_min(1e-9)
+        if float(apart.median()) > _TOLERANCE.get(self._model.dtype, _HALF_TOLERANCE):
+            raise InvalidInputError(
+                f"the draft model, a {type(self._model).__name__}, gives a draft tree other scores "
+                f"than its paths one by one, by up to {float(apart.max()):.0%} of their range: it "
+                "does not go by the positions or the mask that a tree needs. Models with rotary or "
+                "learned positions do"
+            )
+
+
+def _checked_config(folder: Path) -> Any:
+    """Return the configuration in a folder, after looking over all its files but for numbers."""
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(f"the drafter's folder {folder} holds no config.json")
+    if (folder / "adapter_config.json").exists():
+        raise CheckpointError(
+            f"{folder} holds adapter_config.json, so weights of another model belong to it; merge "
+            "them with merge_and_unload() and save_pretrained"
+        )
+    config = read_model_config(folder, Checkpoint(folder))
+    read_generation_config(folder)
+    return config
+
+
+def _load(folder: Path, config: Any, dtype: torch.dtype) -> Any:
+    """Return the model in a folder, on the CPU."""
+    with reading(folder, "the weights do not fit config.json, or cannot be loaded, in"), torch.device("cpu"):
+        from_pretrained: Any = AutoModelForCausalLM.from_pretrained
+        model, found = from_pretrained(
+            folder,
+            config=copy.deepcopy(config),
+            dtype=dtype,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    # Transformers draws at random what it does not find.
+    missing = sorted(found["missing_keys"])
+    if missing:
+        raise CheckpointError(
+            f"the drafter in {folder} lacks {', '.join(missing[:3])} ({len(missing)} tensors); "
+            "fetch it again"
+        )
+    return model
 
 
 KIND = DrafterKind(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from ..checkpoint import refuse_code
 from ..errors import CheckpointError, DrafterError, InvalidInputError
 from .eagle3_config import Eagle3Config, read_config
 from .eagle3_head import Eagle3Head
-from .eagle3_weights import read_tensors
+from .eagle3_rotary import RotaryTables
+from .eagle3_weights import HeadFiles
 from .protocol import Candidates, Drafter
 from .registry import DrafterKind
 
@@ -24,6 +27,9 @@ __all__ = ["Eagle3Drafter"]
 
 #: Committed tokens that the head runs over at once, which bounds the size of its masks.
 _BLOCK = 256
+#: States of the target that a head fuses where nobody says so.
+_STATES = 3
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -81,11 +87,17 @@ class Eagle3Drafter(Drafter):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.folder = Path(folder)
+        # At once: the working directory may be another one when the first text begins.
+        self.folder = Path(os.path.abspath(os.path.expanduser(folder)))
         if not self.folder.is_dir():
             raise CheckpointError(f"the drafter's folder {self.folder} does not exist")
-        self.config: Eagle3Config = read_config(self.folder)
+        refuse_code(self.folder)
+        self._files = HeadFiles(self.folder)
+        self.config: Eagle3Config = read_config(self.folder, self._files.shapes)
         self._given = None if feature_layers is None else tuple(feature_layers)
+        config, states = self.config, self._given or self.config.feature_layers
+        self._files.check(config, _STATES if states is None else len(states))
+        RotaryTables(config.rope, config.n_heads, config.head_dim, _CPU, torch.float32)
         self._dtype = dtype
         self._head: Eagle3Head | None = None
         self._target: tuple[Tensor, torch.dtype] | None = None
@@ -127,7 +139,7 @@ class Eagle3Drafter(Drafter):
 
     def _load(self, embed: Tensor, output: Tensor | None, dtype: torch.dtype) -> None:
         config, device = self.config, embed.device
-        tensors = read_tensors(config, len(self.feature_layers))
+        tensors = self._files.read(config, len(self.feature_layers))
         notes = []
         own = tensors.pop("embed_tokens.weight", None)
         if own is not None:
@@ -154,7 +166,7 @@ class Eagle3Drafter(Drafter):
         tensors.pop("t2d", None)
         self._kept: NDArray[np.int64] | None = None
         if offsets is not None:
-            self._kept = offsets.long().numpy() + np.arange(len(offsets))
+            self._kept = offsets.long().cpu().numpy() + np.arange(len(offsets))
         self._embed = embed.detach()
         self._head = Eagle3Head(config, tensors, device, dtype)
         self._notes = notes
@@ -170,6 +182,12 @@ class Eagle3Drafter(Drafter):
         ids = torch.tensor(tokens, device=head.device)
         pairs, states = self._pairs, None
         before = self._last
+        if head.context is not None and pairs + len(tokens) > head.context:
+            self._warn_once(
+                "context",
+                f"the text is longer than the {head.context} tokens that the head was made for; it "
+                "reads the last ones",
+            )
         for at in range(0, len(tokens), _BLOCK):
             if states is not None:
                 before = states[-1:]

@@ -77,6 +77,8 @@ class Eagle3Head:
         self._state_norms = torch.stack([need(n) for n in state_norms]) if state_norms else None
         self._activation = ACT2FN[config.activation]
         self._rotary = RotaryTables(config.rope, config.n_heads, config.head_dim, device, dtype)
+        #: Positions that the head was made for. What lies further back is not seen.
+        self.context = self._rotary.context
         shape = (config.n_kv_heads, 0, config.head_dim)
         self._keys = torch.empty(shape, device=device, dtype=dtype)
         self._values = torch.empty(shape, device=device, dtype=dtype)
@@ -135,13 +137,20 @@ class Eagle3Head:
         self._values[:, begin:end] = value.transpose(0, 1)
         if seen is None and n > 1:
             seen = torch.ones(n, end, dtype=torch.bool, device=self.device).tril(begin)
+        low = 0
+        if self.context is not None and last > self.context:
+            # Of the text alone: a tree lies behind it.
+            low = min(max(position + 1 - self.context, 0), position)
+            if seen is not None and last - position > 1:
+                seen = seen.triu(position + 1 - self.context)
+            seen = None if seen is None else seen[:, low:]
         # The query heads that share a key head become rows of one product.
         groups = config.n_heads // kv
         query = turned[:, : config.n_heads].view(n, kv, groups, dim).permute(1, 2, 0, 3)
         mixed = functional.scaled_dot_product_attention(
             query.reshape(1, kv, groups * n, dim),
-            self._keys[None, :, :end],
-            self._values[None, :, :end],
+            self._keys[None, :, low:end],
+            self._values[None, :, low:end],
             attn_mask=None if seen is None else seen.repeat(groups, 1),
         )
         mixed = mixed.view(kv, groups, n, dim).permute(2, 0, 1, 3).reshape(n, -1)

@@ -2,60 +2,99 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from ..checkpoint import Checkpoint
 from ..errors import CheckpointError, DrafterError
 from .eagle3_config import Eagle3Config
 
-__all__ = ["read_tensors", "wanted_shapes"]
+__all__ = ["HeadFiles", "wanted_shapes"]
 
 #: Training leftovers that nothing reads.
 _IGNORED = ("verifier_norm.weight", "verifier_lm_head.weight", "rotary_emb.inv_freq")
+#: Tables of ids, not weights.
+_WHOLE_NUMBERS = ("d2t", "t2d")
 _NORM_BEFORE_FC = "input_norm.weight"
 
 
-def read_tensors(config: Eagle3Config, n_states: int) -> dict[str, Tensor]:
-    """Return the head's tensors by name, ``midlayer.`` for the decoder layer.
+class HeadFiles:
+    """The tensors of a head's folder, found but not read.
 
     Parameters
     ----------
-    config : Eagle3Config
-    n_states : int
-        States of the target that are fused.
+    folder : Path
 
     Raises
     ------
     CheckpointError
-        If the file is missing or unreadable, or tensors are missing, unexpected or of another
-        shape than the configuration says; all of them are listed.
-    DrafterError
-        If a weight is not finite.
+        If its files are missing, damaged or pickled.
     """
-    tensors: dict[str, Tensor] = {}
-    for path in _files(config.folder):
-        try:
-            with safe_open(path, "pt") as file:
-                for key in file.keys():  # noqa: SIM118  (not a dictionary)
-                    name = _renamed(key)
-                    if not name.endswith(_IGNORED):
-                        tensors[name] = file.get_tensor(key)
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"cannot read the drafter's {path}: {error}") from error
-    _check(config, n_states, tensors)
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise DrafterError(f"the drafter's weight {name} in {config.folder} is not finite")
-    return tensors
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._checkpoint = Checkpoint(folder)
+        #: The files' name of each tensor by that of SpecForge.
+        self._keys = {
+            name: key
+            for name, key in ((_renamed(key), key) for key in self._checkpoint.tensors)
+            if not name.endswith(_IGNORED)
+        }
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each tensor, by its name in SpecForge."""
+        return {name: self._checkpoint.tensors[key].shape for name, key in self._keys.items()}
+
+    def check(self, config: Eagle3Config, n_states: int) -> None:
+        """Check the tensors' names and shapes.
+
+        Parameters
+        ----------
+        config : Eagle3Config
+        n_states : int
+            States of the target that are fused.
+
+        Raises
+        ------
+        CheckpointError
+            If tensors are missing, unexpected or of another shape than the configuration says; all
+            of them are listed.
+        """
+        _check(config, n_states, self.shapes)
+
+    def read(self, config: Eagle3Config, n_states: int) -> dict[str, Tensor]:
+        """Return the tensors by name, ``midlayer.`` for the decoder layer.
+
+        The memory is the caller's own, aligned.
+
+        Raises
+        ------
+        CheckpointError
+            As `check`; and if a file cannot be read or ``d2t`` does not fit the vocabulary.
+        DrafterError
+            If a weight is not finite.
+        """
+        self.check(config, n_states)
+        names = {key: name for name, key in self._keys.items()}
+        tensors = {names[key]: tensor for key, tensor in self._checkpoint.read(names)}
+        _check_vocabulary(config, tensors)
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise DrafterError(f"the drafter's weight {name} in {self.folder} is not finite")
+            if not tensor.is_floating_point() and name not in _WHOLE_NUMBERS:
+                raise CheckpointError(
+                    f"the drafter's weight {name} in {self.folder} must hold floating-point "
+                    f"numbers, not {tensor.dtype}"
+                )
+        return tensors
 
 
 def wanted_shapes(
-    config: Eagle3Config, n_states: int, have: Mapping[str, Tensor]
+    config: Eagle3Config, n_states: int, have: Collection[str]
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
     """Return the shapes of the tensors that must be there, and of those that may be."""
     hidden, wide = config.hidden_size, config.intermediate_size
@@ -111,28 +150,6 @@ def wanted_shapes(
     return must, may
 
 
-def _files(folder: Path) -> list[Path]:
-    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if whole.exists():
-        return [whole]
-    if index.exists():
-        try:
-            places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-            names = sorted(set(places.values()))
-        except (OSError, ValueError, KeyError, AttributeError) as error:
-            raise CheckpointError(f"cannot read the drafter's {index}: {error!r}") from error
-        return [folder / name for name in names]
-    pickled = sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt"))
-    if pickled:
-        raise CheckpointError(
-            f"{folder} holds {pickled[0].name}, a pickle, which could run code when it is read; "
-            "convert it where you trust it: safetensors.torch.save_file({k: v.contiguous() for "
-            f"k, v in torch.load('{pickled[0].name}', weights_only=True).items()}}, "
-            "'model.safetensors')"
-        )
-    raise CheckpointError(f"{folder} holds no model.safetensors")
-
-
 def _renamed(key: str) -> str:
     name = key.removeprefix("model.")
     if name.startswith("layers.0."):
@@ -140,26 +157,25 @@ def _renamed(key: str) -> str:
     return name
 
 
-def _check(config: Eagle3Config, n_states: int, tensors: Mapping[str, Tensor]) -> None:
-    must, may = wanted_shapes(config, n_states, tensors)
+def _check(config: Eagle3Config, n_states: int, have: Mapping[str, tuple[int, ...]]) -> None:
+    must, may = wanted_shapes(config, n_states, have)
     shapes = {**may, **must}
     problems = []
-    missing = sorted(set(must) - set(tensors))
-    unexpected = sorted(set(tensors) - set(shapes))
+    missing = sorted(set(must) - set(have))
+    unexpected = sorted(set(have) - set(shapes))
     if missing:
         problems.append(f"missing: {', '.join(missing)}")
     if unexpected:
         problems.append(f"unexpected: {', '.join(unexpected)}")
     problems += [
-        f"{name} has shape {tuple(tensors[name].shape)}, by config.json it is {shapes[name]}"
-        for name in sorted(set(tensors) & set(shapes))
-        if tuple(tensors[name].shape) != shapes[name]
+        f"{name} has shape {have[name]}, by config.json it is {shapes[name]}"
+        for name in sorted(set(have) & set(shapes))
+        if have[name] != shapes[name]
     ]
     if problems:
         raise CheckpointError(
             f"the drafter in {config.folder} does not fit its config.json: {'; '.join(problems)}"
         )
-    _check_vocabulary(config, tensors)
 
 
 def _check_vocabulary(config: Eagle3Config, tensors: Mapping[str, Tensor]) -> None:
@@ -168,7 +184,7 @@ def _check_vocabulary(config: Eagle3Config, tensors: Mapping[str, Tensor]) -> No
     offsets = tensors["d2t"]
     if offsets.is_floating_point() or offsets.dtype == torch.bool:
         raise CheckpointError(f"d2t in {config.folder} must hold integers, not {offsets.dtype}")
-    target = offsets.long() + torch.arange(len(offsets))
+    target = offsets.long() + torch.arange(len(offsets), device=offsets.device)
     fits = bool(((target >= 0) & (target < config.vocab_size)).all())
     if not fits or len(set(target.tolist())) != len(target):
         raise CheckpointError(

@@ -104,8 +104,6 @@ class Drafter(ABC):
         Levels that a tree can have at most.
     assumption : str
         What was assumed because neither files nor arguments said it; empty if nothing was.
-    warning : str
-        What was warned of since `bind`; empty if nothing was.
     """
 
     name: ClassVar[str]
@@ -122,8 +120,13 @@ class Drafter(ABC):
         self._expanded: NDArray[np.int64] | None = None
         self._path = np.empty(0)
         self._nodes = self._levels = 0
-        self._tried = self._accepted = 0
-        self.warning = ""
+        self._tries = self._accepted = 0
+        self._warnings: dict[str, str] = {}
+
+    @property
+    def warning(self) -> str:
+        """What was warned of since `bind`; empty if nothing was."""
+        return " ".join(self._warnings.values())
 
     @property
     def length(self) -> int:
@@ -150,8 +153,8 @@ class Drafter(ABC):
         self._forget()
         self._vocab_size = int(model.config.get_text_config().vocab_size)
         self._feature_size = int(model.config.get_text_config().hidden_size)
-        self._tried = self._accepted = 0
-        self.warning = ""
+        self._tries = self._accepted = 0
+        self._warnings = {}
         self._bind(model)
 
     def start(self, tokens: Sequence[int], features: Tensor | None = None) -> None:
@@ -269,16 +272,16 @@ class Drafter(ABC):
         """
         if not 0 <= accepted <= tried:
             raise InvalidInputError(f"{accepted} accepted of {tried} tries is impossible")
-        self._tried += tried
+        self._tries += tried
         self._accepted += accepted
-        if self.warning or self._tried < ACCEPTANCE_TRIES:
+        if self._tries < ACCEPTANCE_TRIES or "acceptance" in self._warnings:
             return
-        if self._accepted < LOW_ACCEPTANCE * self._tried:
-            self.warning = (
-                f"drafter {self.name}: the target accepted {self._accepted} of {self._tried} "
-                f"drafts; it does not seem to fit this target. {self._doubt()}"
-            ).rstrip()
-            warnings.warn(self.warning, stacklevel=2)
+        if self._accepted < LOW_ACCEPTANCE * self._tries:
+            self._warn_once(
+                "acceptance",
+                f"the target accepted {self._accepted} of {self._tries} drafts; it does not seem "
+                f"to fit this target. {self._doubt()}",
+            )
 
     # ---- what a drafter implements
 
@@ -307,6 +310,12 @@ class Drafter(ABC):
         return self.assumption
 
     # ---- shared
+
+    def _warn_once(self, about: str, message: str) -> None:
+        """Warn, unless it was done since `bind`; reports say it too."""
+        if about not in self._warnings:
+            self._warnings[about] = f"drafter {self.name}: {message}".rstrip()
+            warnings.warn(self._warnings[about], stacklevel=3)
 
     def _forget(self) -> None:
         self._length = 0

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import operator
 from pathlib import Path
 from typing import Any
+
+from specfit_opt.files.strict_json import read_json
 
 from ..errors import InvalidInputError
 
 __all__ = ["require_shared_vocabulary"]
+
+#: Of a tokenizer.json: vocabularies have hundreds of thousands of tokens, and as many merges.
+_MAX_BYTES, _MAX_VALUES = 2**27, 2**23
 
 
 def require_shared_vocabulary(draft: Any, target: Any) -> str:
@@ -41,6 +46,14 @@ def require_shared_vocabulary(draft: Any, target: Any) -> str:
                 f"the draft model's tokenizer is not the target's: they differ in {len(differ)} "
                 f"entries, such as {differ[0]!r}; drafting needs a model that shares the tokenizer"
             )
+        needed = max(words[1].values(), default=-1) + 1
+        have = len(draft.get_input_embeddings().weight)
+        if have < needed:
+            raise InvalidInputError(
+                f"the draft model embeds {have} token ids, but the tokenizer that it shares with "
+                f"the target has {needed}; it is damaged, or another model's tokenizer.json lies "
+                "beside it"
+            )
         return ""
     if sizes[0] != sizes[1]:
         raise InvalidInputError(
@@ -60,15 +73,15 @@ def _vocabulary(model: Any) -> dict[str, int] | None:
     path = Path(name) / "tokenizer.json"
     if not name or not path.is_file():
         return None
+    whole = read_json(path, limit=_MAX_BYTES, values=_MAX_VALUES, error=InvalidInputError)
     try:
-        whole = json.loads(path.read_text(encoding="utf-8"))
         listed = whole["model"]["vocab"]
         if isinstance(listed, list):  # of the Unigram model: pairs of token and score
             words = {str(token): place for place, (token, _) in enumerate(listed)}
         else:
-            words = {str(token): int(place) for token, place in listed.items()}
+            words = {str(token): operator.index(place) for token, place in listed.items()}
         for added in whole.get("added_tokens") or ():
-            words[str(added["content"])] = int(added["id"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+            words[str(added["content"])] = operator.index(added["id"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidInputError(f"cannot read the vocabulary in {path}: {error!r}") from error
     return words

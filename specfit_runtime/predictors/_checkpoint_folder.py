@@ -6,14 +6,17 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
+from specfit_opt.files.strict_json import read_json
+from specfit_opt.schema import Kind, Record, checked, shown
+
+from ..checkpoint import Checkpoint
 from ..errors import CheckpointError, InvalidInputError
 
 #: The files of a folder.
@@ -60,16 +63,24 @@ def write_new_folder(
     InvalidInputError
         As `check_new_folder`.
     OSError
-        If a file cannot be written.
+        If a file cannot be written; it names the file.
     """
     check_new_folder(folder)
     place = Path(folder)
     partial = place.with_name(f".{place.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    partial.mkdir()
+    contents = {
+        WEIGHTS: save({k: w.contiguous().cpu() for k, w in weights.items()}),
+        CARD: card.encode(),
+        CONFIG: f"{json.dumps(config, indent=2)}\n".encode(),
+    }
     try:
-        (partial / WEIGHTS).write_bytes(save({k: w.contiguous().cpu() for k, w in weights.items()}))
-        (partial / CARD).write_text(card, encoding="utf-8")
-        (partial / CONFIG).write_text(f"{json.dumps(config, indent=2)}\n", encoding="utf-8")
+        partial.mkdir()
+        for name, content in contents.items():
+            try:
+                (partial / name).write_bytes(content)
+            except OSError as error:
+                # A full disk names no file.
+                raise OSError(error.errno, error.strerror, str(place / name)) from error
         if place.exists():
             place.rmdir()
         partial.rename(place)
@@ -79,9 +90,13 @@ def write_new_folder(
 
 
 def read_folder(
-    folder: str | os.PathLike[str], what: str, version: int, maker: str
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the configuration and the weights of a folder.
+    folder: str | os.PathLike[str],
+    what: str,
+    version: int,
+    maker: str,
+    fields: Mapping[str, Kind],
+) -> tuple[dict[str, Any], Checkpoint]:
+    """Return the configuration of a folder, and its weights, found but not read.
 
     Parameters
     ----------
@@ -92,6 +107,8 @@ def read_folder(
         The version that is read.
     maker : str
         The command that makes one.
+    fields : mapping of str to Kind
+        What the configuration must hold; other keys are let pass.
 
     Raises
     ------
@@ -99,18 +116,58 @@ def read_folder(
         If a file is missing or unreadable, or is something else.
     """
     place = Path(folder)
+    path = place / CONFIG
     try:
-        config = json.loads((place / CONFIG).read_text(encoding="utf-8"))
-        weights = load_file(place / WEIGHTS)
-    except (OSError, ValueError, SafetensorError) as error:
+        config = read_json(path, error=CheckpointError)
+        stored = Checkpoint(place)
+    except CheckpointError as error:
         raise CheckpointError(f"{place}: cannot read a {what}: {error}") from error
-    if not isinstance(config, dict) or config.get("format") != f"specfit {what}":
+    if config.get("format") != f"specfit {what}":
         raise CheckpointError(
             f"{place}: {CONFIG} does not describe a specfit {what}; {maker} makes one"
         )
-    if config.get("version") != version:
+    if config.get("version") != version or config["version"] is True:
         raise CheckpointError(
-            f"{place}: version {config.get('version')!r} of a specfit {what}; this specfit reads "
-            f"version {version}"
+            f"{place}: version {shown(config.get('version'))} of a specfit {what}; this specfit "
+            f"reads version {version}"
         )
-    return config, weights
+    try:
+        config = checked(config, Record(fields, others=True))
+    except InvalidInputError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    return config, stored
+
+
+def read_weights(
+    folder: Path, stored: Checkpoint, wanted: Mapping[str, Sequence[int]]
+) -> dict[str, Tensor]:
+    """Return the weights of a folder in memory of their own, in float32.
+
+    Parameters
+    ----------
+    folder : Path
+        For messages.
+    stored : Checkpoint
+        From `read_folder`.
+    wanted : mapping of str to sequence of int
+        The shape of every tensor by name, by the configuration; compared before anything is read.
+
+    Raises
+    ------
+    CheckpointError
+        If a tensor is missing, left over, of another shape, not floating point or not finite.
+    """
+    have = {name: tensor.shape for name, tensor in stored.tensors.items()}
+    for name in sorted(have.keys() | wanted.keys()):
+        need = tuple(wanted[name]) if name in wanted else None
+        if have.get(name) != need:
+            raise CheckpointError(
+                f"{folder}: {WEIGHTS} holds {name} of shape {have.get(name)}, {CONFIG} asks for "
+                f"{need}"
+            )
+    weights = {}
+    for name, tensor in stored.read(wanted):
+        if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
+            raise CheckpointError(f"{folder}: {WEIGHTS}: {name} holds NaN, infinity or integers")
+        weights[name] = tensor.float()
+    return weights

@@ -59,7 +59,7 @@ class RouterScores(ABC):
         device = self._embed.device
         ids = torch.from_numpy(np.asarray(tokens, dtype=np.int64)).to(device)
         if states is None:
-            states = torch.zeros(len(ids), self.state_size)
+            states = torch.zeros(len(ids), self.state_size, dtype=torch.float32, device=device)
         return functional.embedding(ids, self._embed).float(), states.to(device, torch.float32)
 
 

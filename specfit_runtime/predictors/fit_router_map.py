@@ -70,8 +70,8 @@ def fit_router_map(
     embed = model.get_input_embeddings().weight.detach()
     n_layers, n_experts = traces[0].n_layers, traces[0].n_experts
     width = embed.shape[1] + state_size + 1
-    gram = torch.zeros(width, width, dtype=torch.float64)
-    moment = torch.zeros(width, n_layers * n_experts, dtype=torch.float64)
+    gram = torch.zeros(width, width, dtype=torch.float64, device="cpu")
+    moment = torch.zeros(width, n_layers * n_experts, dtype=torch.float64, device="cpu")
     total, done = sum(trace.n_nodes for trace in traces), 0
     for trace in traces:
         for at in range(0, trace.n_nodes, _BLOCK):
@@ -81,7 +81,7 @@ def fit_router_map(
             done += len(inputs)
             if progress is not None:
                 progress(done, total)
-    penalty = torch.full((width,), ridge * total, dtype=torch.float64)
+    penalty = torch.full((width,), ridge * total, dtype=torch.float64, device="cpu")
     penalty[-1] = 0.0
     solved = torch.linalg.solve(gram + torch.diag(penalty), moment)
     weights = solved.float().view(width, n_layers, n_experts)
@@ -103,7 +103,7 @@ def _inputs(trace: Trace, part: slice, embed: Tensor) -> Tensor:
     tokens = torch.from_numpy(trace.token[part].astype(np.int64)).to(embed.device)
     embedded = functional.embedding(tokens, embed).float().cpu()
     states = torch.from_numpy(trace.states[part].astype(np.float32))
-    one = torch.ones(len(states), 1)
+    one = torch.ones(len(states), 1, dtype=states.dtype, device=states.device)
     return torch.cat([unit(embedded), unit(states), one], dim=1).double()
 
 
@@ -111,7 +111,7 @@ def _used(trace: Trace, part: slice) -> Tensor:
     """Return 1 for each expert that a node uses, float64 of shape (n, L E)."""
     ids = torch.from_numpy(trace.experts[part].astype(np.int64))
     # Padding falls into a column of its own.
-    used = torch.zeros(*ids.shape[:2], trace.n_experts + 1, dtype=torch.float64)
+    used = torch.zeros(*ids.shape[:2], trace.n_experts + 1, dtype=torch.float64, device="cpu")
     used.scatter_(2, torch.where(ids < 0, trace.n_experts, ids), 1.0)
     return used[:, :, :-1].flatten(1)
 

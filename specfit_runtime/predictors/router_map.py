@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,15 +11,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from specfit_opt.schema import Kind, Real, Text, Whole
+
 from ..errors import CheckpointError, InvalidInputError
 from ..families import family_for
-from ._checkpoint_folder import CONFIG, WEIGHTS, read_folder, write_new_folder
+from ._checkpoint_folder import CONFIG, read_folder, read_weights, write_new_folder
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 #: What ``config.json`` says that it is, and the version of its layout.
 _WHAT, VERSION = "router map", 1
+_FIELDS: dict[str, Kind] = {
+    **dict.fromkeys(("n_layers", "n_experts", "top_k", "hidden_size"), Whole(least=1)),
+    **dict.fromkeys(("state_size", "nodes"), Whole()),
+    "target": Text(),
+    "ridge": Real(),
+}
 
 _EPS = 1e-6
 
@@ -152,31 +161,21 @@ class RouterMap:
         CheckpointError
             If a file is missing or damaged, or is something else.
         """
-        place = Path(folder)
-        config, tensors = read_folder(place, _WHAT, VERSION, "specfit fit-router")
-        try:
-            shape = config["n_layers"], config["n_experts"]
-            wanted = {
-                "embedding_weight": (config["hidden_size"], *shape),
-                "state_weight": (config["state_size"], *shape),
-                "constant": shape,
-            }
-            rest: dict[str, Any] = {
-                "top_k": int(config["top_k"]),
-                "target": str(config["target"]),
-                "nodes": int(config["nodes"]),
-                "ridge": float(config["ridge"]),
-            }
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{place}: {CONFIG} lacks or garbles {error}") from None
-        have = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        if have != wanted:
-            raise CheckpointError(f"{place}: {WEIGHTS} holds {have}, {CONFIG} asks for {wanted}")
-        for name, tensor in tensors.items():
-            if tensor.dtype != torch.float32 or not bool(tensor.isfinite().all()):
-                raise CheckpointError(f"{place}: {name} is not float32 or not finite")
+        place = Path(os.path.abspath(os.path.expanduser(folder)))
+        config, stored = read_folder(place, _WHAT, VERSION, "specfit fit-router", _FIELDS)
+        shape = config["n_layers"], config["n_experts"]
+        wanted = {
+            "embedding_weight": (config["hidden_size"], *shape),
+            "state_weight": (config["state_size"], *shape),
+            "constant": shape,
+        }
+        if config["top_k"] > config["n_experts"]:
+            raise CheckpointError(f"{place}: {CONFIG}: top_k exceeds n_experts")
+        names = ("top_k", "target", "nodes", "ridge")
+        rest: dict[str, Any] = {name: config[name] for name in names}
+        weights = read_weights(place, stored, wanted)
         return cls(
-            tensors["embedding_weight"], tensors["state_weight"], tensors["constant"], **rest
+            weights["embedding_weight"], weights["state_weight"], weights["constant"], **rest
         )
 
     def describe(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +60,8 @@ class RouterNetwork(nn.Module):
     Parameters
     ----------
     shape : RouterShape
+    device : torch.device or str
+        Where it is made, in float32.
 
     Attributes
     ----------
@@ -66,19 +69,21 @@ class RouterNetwork(nn.Module):
         What scores are divided by before they become probabilities; 1 until it is fitted.
     """
 
-    def __init__(self, shape: RouterShape) -> None:
+    def __init__(self, shape: RouterShape, *, device: torch.device | str = "cpu") -> None:
         super().__init__()
         self.shape = shape
         self.temperature = 1.0
         width, hidden = shape.embedding_size, shape.hidden_size
+        # Whatever PyTorch's defaults are.
+        there: dict[str, Any] = {"device": device, "dtype": torch.float32}
         # The last row is for tokens that training did not see.
-        self.embedding = nn.Embedding(shape.vocab_size + 1, width)
-        self.depth = nn.Embedding(shape.max_depth, hidden)
-        self.unknown_state = nn.Parameter(torch.zeros(hidden))
-        self.inner = nn.Linear(width + shape.state_size, hidden)
-        self.norm = nn.LayerNorm(hidden)
-        self.second = nn.Linear(hidden, hidden)
-        self.scores = nn.Linear(hidden + width, shape.n_layers * shape.n_experts)
+        self.embedding = nn.Embedding(shape.vocab_size + 1, width, **there)
+        self.depth = nn.Embedding(shape.max_depth, hidden, **there)
+        self.unknown_state = nn.Parameter(torch.zeros(hidden, **there))
+        self.inner = nn.Linear(width + shape.state_size, hidden, **there)
+        self.norm = nn.LayerNorm(hidden, **there)
+        self.second = nn.Linear(hidden, hidden, **there)
+        self.scores = nn.Linear(hidden + width, shape.n_layers * shape.n_experts, **there)
 
     def forward(self, tokens: Tensor, depth: Tensor, states: Tensor | None) -> Tensor:
         """Return the scores, shape (m, L, E).

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+from specfit_opt.schema import Kind, Maybe, Real, Text, Whole
 
 from ..errors import CheckpointError
-from ._checkpoint_folder import CONFIG, WEIGHTS, read_folder, write_new_folder
+from ._checkpoint_folder import CONFIG, read_folder, read_weights, write_new_folder
 from .router_network import RouterNetwork, RouterShape
 
 __all__ = ["LoadedRouter", "load_router", "save_router"]
 
 #: What ``config.json`` says that it is, and the version of its layout.
 _WHAT, VERSION = "router network", 1
+#: Compared with the weights before anything is made of them; these bounds keep products in range.
+_SIZE, _COUNT = Whole(least=1, most=2**24), Whole(least=1, most=2**16)
+_FIELDS: dict[str, Kind] = {
+    "n_layers": _COUNT,
+    "n_experts": _COUNT,
+    "top_k": _COUNT,
+    "vocab_size": _SIZE,
+    "state_size": Whole(most=2**24),
+    "embedding_size": _SIZE,
+    "hidden_size": _SIZE,
+    "max_depth": _SIZE,
+    "temperature": Real(above=True),
+    "drafter": Maybe(Text()),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,50 +99,14 @@ def load_router(folder: str | os.PathLike[str]) -> LoadedRouter:
     CheckpointError
         If a file is missing, truncated or something else, or a weight is not finite.
     """
-    place = Path(folder)
-    config, weights = read_folder(place, _WHAT, VERSION, "specfit train-router")
-    network = RouterNetwork(_shape(place, config))
-    network.temperature = _temperature(place, config)
-    drafter = config.get("drafter")
-    if drafter is not None and not isinstance(drafter, str):
-        raise CheckpointError(f"{place}: {CONFIG}: drafter must be a name or null")
-    _check_weights(place, weights, network)
-    network.load_state_dict({name: weight.float() for name, weight in weights.items()})
-    return LoadedRouter(network.eval(), drafter)
-
-
-def _shape(place: Path, config: dict[str, Any]) -> RouterShape:
-    sizes = {}
-    for field in fields(RouterShape):
-        value = config.get(field.name)
-        least = 0 if field.name == "state_size" else 1
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise CheckpointError(
-                f"{place}: {CONFIG}: {field.name} must be an integer of at least {least}, got "
-                f"{value!r}"
-            )
-        sizes[field.name] = value
-    if sizes["top_k"] > sizes["n_experts"]:
+    # At once: the working directory may be another one when it is used.
+    place = Path(os.path.abspath(os.path.expanduser(folder)))
+    config, stored = read_folder(place, _WHAT, VERSION, "specfit train-router", _FIELDS)
+    shape = RouterShape(**{field.name: config[field.name] for field in fields(RouterShape)})
+    if shape.top_k > shape.n_experts:
         raise CheckpointError(f"{place}: {CONFIG}: top_k exceeds n_experts")
-    return RouterShape(**sizes)
-
-
-def _temperature(place: Path, config: dict[str, Any]) -> float:
-    value = config.get("temperature")
-    if not isinstance(value, (int, float)) or not 0.0 < value < math.inf:
-        raise CheckpointError(f"{place}: {CONFIG}: temperature must be positive, got {value!r}")
-    return float(value)
-
-
-def _check_weights(place: Path, weights: dict[str, Tensor], network: RouterNetwork) -> None:
-    have = {name: tuple(weight.shape) for name, weight in weights.items()}
-    need = {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
-    for name in sorted(have.keys() | need.keys()):
-        if have.get(name) != need.get(name):
-            raise CheckpointError(
-                f"{place}: {WEIGHTS} holds {name} of shape {have.get(name)}, {CONFIG} asks for "
-                f"{need.get(name)}"
-            )
-    for name, weight in weights.items():
-        if not weight.is_floating_point() or not bool(torch.isfinite(weight).all()):
-            raise CheckpointError(f"{place}: {WEIGHTS}: {name} holds NaN, infinity or integers")
+    network = RouterNetwork(shape, device="meta")
+    wanted = {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
+    network.load_state_dict(read_weights(place, stored, wanted), assign=True)
+    network.temperature = config["temperature"]
+    return LoadedRouter(network.eval(), config.get("drafter"))

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from ..errors import InvalidInputError
 from . import transformers_api
 from .compaction import CachePoint
+from .context import context_length
+from .rotary import GrowingRotary
 from .tree_mask import TreeShape, attention_mask, require_mask_format
 
 __all__ = ["ForwardResult", "RoutingRecord", "RoutingRecorder", "TargetSession"]
@@ -73,7 +75,8 @@ class TargetSession:
     cache : DynamicCache
     feature_layers : tuple of int
     context_length : int or None
-        Positions that the model was made for; None if its configuration does not say.
+        Positions that the model was made for, scaled ones included; None if its configuration does
+        not say. Texts may be longer, as with `generate`.
 
     Raises
     ------
@@ -103,7 +106,6 @@ class TargetSession:
         self._attention = transformers_api.attention_of(model)
         require_mask_format(self._attention)
         transformers_api.cache_argument(model)
-        transformers_api.require_fixed_frequencies(config)
         self._layers = transformers_api.attention_layers(config)
         for i in feature_layers:
             if not 0 <= i <= config.num_hidden_layers:
@@ -113,7 +115,8 @@ class TargetSession:
                 )
         self.model = model
         self.feature_layers = tuple(int(i) for i in feature_layers)
-        self.context_length = transformers_api.context_length(model)
+        self.context_length = context_length(config)
+        self._rotary = GrowingRotary(model)
         self.cache = (
             transformers_api.new_cache(model)
             if cache is None
@@ -138,14 +141,6 @@ class TargetSession:
         # Read off the cache, so that an interrupt cannot come between the two.
         return int(self.cache.get_seq_length()) if self._point is None else self._point.length
 
-    @property
-    def room(self) -> int | None:
-        """Positions left in the model's context; None if it has no stated end.
-
-        A tree may be at most this many levels deep, the root included.
-        """
-        return None if self.context_length is None else self.context_length - self.length
-
     @torch.no_grad()
     def prefill(self, input_ids: Tensor, *, chunk: int | None = None) -> ForwardResult:
         """Append tokens of the text to the cache.
@@ -165,8 +160,7 @@ class TargetSession:
         Raises
         ------
         InvalidInputError
-            For an empty prompt, one that does not fit into the model's context, more than one
-            sequence, or a token that the model does not have.
+            For an empty prompt, more than one sequence, or a token that the model does not have.
         """
         self._require_nothing_pending()
         ids = self._checked_prompt(input_ids)
@@ -211,8 +205,8 @@ class TargetSession:
         Raises
         ------
         InvalidInputError
-            If a node comes without its parent, a token is none of the model's, the tree reaches
-            beyond the model's context, or the last verification was not committed.
+            If a node comes without its parent, a token is none of the model's, or the last
+            verification was not committed.
 
         Notes
         -----
@@ -277,7 +271,7 @@ class TargetSession:
         mask: Tensor | dict[str, Tensor] | None,
         logits_to_keep: int,
     ) -> ForwardResult:
-        with self._recorder.recording() as record:
+        with self._rotary.fresh(tree=mask is not None), self._recorder.recording() as record:
             logits, features = transformers_api.forward(
                 self.model,
                 ids,
@@ -317,15 +311,8 @@ class TargetSession:
             raise InvalidInputError(
                 f"input_ids has shape {tuple(input_ids.shape)}; give one sequence, [1, P]"
             )
-        n = input_ids.shape[1]
-        if n == 0:
+        if input_ids.shape[1] == 0:
             raise InvalidInputError("the prompt is empty; give at least one token")
-        if self.room is not None and n > self.room:
-            raise InvalidInputError(
-                f"the prompt has {n} tokens"
-                + (f" after {self.length} in the cache" if self.length else "")
-                + f", but the model's context is {self.context_length}; shorten it"
-            )
         self._check_vocabulary(int(input_ids.min()), int(input_ids.max()))
         return input_ids.to(self._device)
 
@@ -335,12 +322,6 @@ class TargetSession:
                 f"{len(tokens)} tokens for {shape.n_nodes} parents; give one per node"
             )
         self._check_vocabulary(min(tokens), max(tokens))
-        if self.room is not None and int(shape.depth.max()) >= self.room:
-            raise InvalidInputError(
-                f"a node at depth {shape.depth.max()} behind {self.length} tokens is beyond the "
-                f"model's context of {self.context_length}; leave out nodes of depth "
-                f"{max(self.room, 0)} and more, or stop decoding"
-            )
         return torch.tensor([list(tokens)], dtype=torch.int64, device=self._device)
 
     def _check_vocabulary(self, lowest: int, highest: int) -> None:

@@ -30,13 +30,11 @@ __all__ = [
     "attention_of",
     "cache_argument",
     "check_cache",
-    "context_length",
     "drop_last",
     "forward",
     "keeping_past",
     "new_cache",
     "read_generate_arguments",
-    "require_fixed_frequencies",
     "slides",
     "text_config",
 ]
@@ -60,12 +58,6 @@ _WINDOWED = ("full_attention", "sliding_attention")
 def text_config(model: nn.Module) -> Any:
     """Return the configuration of the model's decoder."""
     return cast(Any, model).config.get_text_config(decoder=True)
-
-
-def context_length(model: nn.Module) -> int | None:
-    """Return how many positions the model was made for, None if it does not say."""
-    length = getattr(text_config(model), "max_position_embeddings", None)
-    return None if length is None else int(length)
 
 
 def attention_of(model: nn.Module) -> str:
@@ -111,27 +103,6 @@ def attention_layers(config: Any) -> tuple[tuple[str, int | None], ...]:
             )
         layers.append((kind, window if kind == "sliding_attention" else None))
     return tuple(layers)
-
-
-def require_fixed_frequencies(config: Any) -> None:
-    """Check that a token's rotary embedding does not depend on what else is in its pass.
-
-    Raises
-    ------
-    InvalidInputError
-        For ``longrope``, which has other frequencies for passes that reach beyond the original
-        context. A tree that crosses it would turn its root, too, by the other frequencies. (The
-        type ``dynamic`` changes them beyond the stated context alone, which no session leaves.)
-    """
-    parameters = getattr(config, "rope_parameters", None) or {}
-    per_type = [value for value in parameters.values() if isinstance(value, dict)]
-    for rope in (parameters, *per_type):
-        if rope.get("rope_type") == "longrope":
-            raise InvalidInputError(
-                f"this {config.model_type} model has rotary embeddings of type 'longrope', whose "
-                "frequencies change with the length of a pass; a tree would not give what plain "
-                "decoding does"
-            )
 
 
 def new_cache(model: nn.Module) -> DynamicCache:

@@ -12,7 +12,7 @@ from specfit_opt.files import Trace
 from specfit_runtime import demo_drafter, demo_model
 from specfit_runtime.drafters.eagle3_config import read_config
 from specfit_runtime.drafters.eagle3_head import Eagle3Head
-from specfit_runtime.drafters.eagle3_weights import read_tensors
+from specfit_runtime.drafters.eagle3_weights import HeadFiles
 
 __all__ = ["TextRecorder"]
 
@@ -29,11 +29,14 @@ class TextRecorder:
 
     def __init__(self) -> None:
         folder = demo_model()
-        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        config = read_config(demo_drafter())
+        self._model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, trust_remote_code=False
+        ).eval()
+        files = HeadFiles(demo_drafter())
+        config = read_config(demo_drafter(), files.shapes)
         assert config.feature_layers is not None
         self._layers = config.feature_layers
-        tensors = read_tensors(config, len(self._layers))
+        tensors = files.read(config, len(self._layers))
         tensors.pop("d2t", None)
         tensors.pop("t2d", None)
         self._head = Eagle3Head(config, tensors, torch.device("cpu"), torch.float32)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from drafter_cases import Text, draft, path_to, whole_tree
+from edit_checkpoint import edit_json
 from naive_eagle3 import NaiveEagle3
 from safetensors.torch import load_file, save_file
 from tiny_drafters import STYLES, tiny_eagle3
@@ -317,8 +318,8 @@ def test_missing_and_unexpected_tensors_are_all_listed(target, tmp_path):
         ({"layer_options": {"partial_rotary_factor": 0.5}}, "partial rotary"),
         ({"layer_options": {"rope_scaling": {"mrope_section": [1, 2]}}}, "multimodal rotary"),
         ({"layer_options": {"rope_scaling": {"rope_type": "spiral"}}}, "rotary settings"),
-        ({"layer_options": {"hidden_size": "48"}}, "hidden_size must be a positive integer"),
-        ({"layer_options": {"intermediate_size": 0}}, "intermediate_size must be a positive"),
+        ({"layer_options": {"hidden_size": "48"}}, "hidden_size must be a whole number from 1"),
+        ({"layer_options": {"intermediate_size": 0}}, "intermediate_size must be a whole"),
         ({"layer_options": {"hidden_act": "wobble"}}, "wobble"),
         ({"layer_options": {"num_key_value_heads": 3}}, "no multiple of"),
         ({"hidden_size": 32, "drop": ("embed_tokens.weight",)}, "no embed_tokens.weight"),
@@ -326,7 +327,7 @@ def test_missing_and_unexpected_tensors_are_all_listed(target, tmp_path):
             {"hidden_size": 32, "draft_vocab_size": None, "drop": ("lm_head.weight",)},
             "no lm_head.weight",
         ),
-        ({"options": {"architectures": ["LlamaForCausalLM"]}}, "not an EAGLE-3 head.*lm:DIR"),
+        ({"drop": ("fc.weight",)}, "not an EAGLE-3 head.*lm:DIR"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes, match, target, tmp_path):
@@ -389,18 +390,102 @@ def test_scores_that_overflow_are_an_error(target, tmp_path):
 def test_files_that_cannot_be_read_are_named(target, tmp_path):
     with pytest.raises(CheckpointError, match="does not exist"):
         make_drafter(f"eagle3:{tmp_path / 'nowhere'}")
-    with pytest.raises(CheckpointError, match=r"cannot read the drafter's .*config\.json"):
-        Eagle3Drafter(tmp_path)
     folder = tiny_eagle3(tmp_path / "head", target.config)
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[:-10])
-    refused(folder, target, r"cannot read the drafter's .*model\.safetensors")
+    refused(folder, target, r"model\.safetensors is truncated")
     (folder / "model.safetensors").unlink()
-    refused(folder, target, "holds no model.safetensors")
+    refused(folder, target, r"holds neither model\.safetensors nor")
     (folder / "pytorch_model.bin").write_bytes(b"")
-    refused(folder, target, r"pytorch_model\.bin, a pickle.*convert it.*save_file")
-    (folder / "config.json").write_text("[]")
-    refused(folder, target, "holds no JSON object")
+    refused(folder, target, "only weights in PyTorch's pickle format")
+    (folder / "model.safetensors").write_bytes(whole)
+    for content, match in (("[]", "must be an object"), ("{", "no JSON"), ("[" * 999, "nested")):
+        (folder / "config.json").write_text(content)
+        refused(folder, target, rf"config\.json: .*{match}")
+    (folder / "config.json").unlink()
+    refused(folder, target, r"config\.json: cannot be read")
+
+
+def test_a_head_is_known_by_its_tensors_and_not_by_a_name(target, tmp_path):
+    # As EAGLE's authors publish them.
+    named = tiny_eagle3(tmp_path, target.config, options={"architectures": ["LlamaForCausalLM"]})
+    drafter = Eagle3Drafter(named)
+    drafter.bind(target)
+    compare(tmp_path, drafter, target)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("num_attention_heads", -4),
+        ("rope_scaling", 2**31),
+        ("rope_scaling", {"rope_type": "yarn", "factor": "x"}),
+        ("rope_theta", 0.0),
+        ("rope_theta", "hot"),
+        ("rms_norm_eps", [1]),
+        ("head_dim", 10**12),
+        ("head_dim", 21),
+        ("vocab_size", True),
+        ("layer_types", 7),
+        ("hidden_act", {"a": 1}),
+        ("attention_bias", "yes"),
+        ("eagle_config", 3),
+        ("eagle_config", {"eagle_aux_hidden_state_layer_ids": "123"}),
+        ("draft_vocab_size", -1),
+        ("speculators_model_type", 3),
+        ("speculators_config", [1]),
+        ("max_position_embeddings", 10**30),
+    ],
+)
+def test_values_of_another_kind_are_refused_by_file_and_key(key, value, target, tmp_path):
+    folder = tiny_eagle3(tmp_path, target.config)
+    edit_json(folder / "config.json", lambda config: config.update({key: value}))
+    with pytest.raises(CheckpointError):
+        Eagle3Drafter(folder)
+
+
+def test_a_relative_folder_is_found_after_a_change_of_directory(target, tmp_path, monkeypatch):
+    tiny_eagle3(tmp_path / "head", target.config)
+    monkeypatch.chdir(tmp_path)
+    drafter = make_drafter("eagle3:head")
+    monkeypatch.chdir("/")
+    drafter.bind(target)
+    assert drafter.feature_layers == (0, 1, 2)
+
+
+def test_beyond_its_context_a_head_reads_the_end_of_the_text(target, tmp_path):
+    # With one layer, what a state says depends on the last tokens that it sees and no others.
+    context, length = 12, 40
+    folder = tiny_eagle3(
+        tmp_path, target.config, layer_options={"max_position_embeddings": context}
+    )
+    drafter = Eagle3Drafter(folder)
+    drafter.bind(target)
+    tokens = tiny_prompt(length)[0].tolist()
+    text = Text.of(target, drafter, tokens)
+    text.start(drafter, length)
+    with pytest.warns(UserWarning, match="longer than the 12 tokens that the head"):
+        once = whole_tree(draft(drafter, 3))
+    assert "12 tokens" in drafter.warning
+    # The same in other portions, and with another beginning.
+    text.start(drafter, 15)
+    draft(drafter, 2)
+    text.commit(drafter, 15, 37)
+    draft(drafter, 2)
+    text.commit(drafter, 37, length)
+    again = whole_tree(draft(drafter, 3))
+    assert again[:2] == once[:2]
+    np.testing.assert_allclose(again[2], once[2], atol=1e-5)
+    assert text.features is not None
+    states = text.features.clone()
+    states[: length - context - 2] = 0.0
+    drafter.start(tokens, states[: length - 1])
+    other = whole_tree(draft(drafter, 1))
+    np.testing.assert_allclose(other[2], once[2][: len(other[2])], atol=1e-5)
+    whole = Eagle3Drafter(tiny_eagle3(tmp_path / "whole", target.config))
+    whole.bind(target)
+    text.start(whole, length)
+    assert not np.allclose(whole_tree(draft(whole, 1))[2], other[2], atol=1e-3)
 
 
 def test_bound_again_it_serves_the_new_target(target, tmp_path):

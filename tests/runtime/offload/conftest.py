@@ -15,7 +15,7 @@ def stock(tiny_folder: Any) -> Any:
     @cache
     def load(model_type: str, dtype: torch.dtype = torch.float32, **options: Any) -> Any:
         folder = tiny_folder(model_type, dtype=dtype)
-        model = AutoModelForCausalLM.from_pretrained(folder, **options)
+        model = AutoModelForCausalLM.from_pretrained(folder, **options, trust_remote_code=False)
         assert model.config._experts_implementation == "grouped_mm"
         return model
 
