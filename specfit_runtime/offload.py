@@ -463,10 +463,10 @@ def offload_of(model: Any) -> Offload:
 
 
 def _checked_dtype(dtype: Any) -> torch.dtype | None:
-    if dtype is None or dtype == "auto":
+    if dtype is None or (isinstance(dtype, str) and dtype == "auto"):
         return None
     found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
-    if found not in _DTYPES:
+    if not isinstance(found, torch.dtype) or found not in _DTYPES:
         names = ", ".join(str(d).removeprefix("torch.") for d in _DTYPES)
         raise InvalidInputError(f"dtype must be one of {names}, or None, got {dtype!r}")
     return found  # type: ignore[no-any-return]

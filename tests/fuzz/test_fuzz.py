@@ -29,8 +29,7 @@ def run_cases(seed: int, count: int) -> tuple[Counter[str], list[str]]:
         [sys.executable, "-m", "fuzz.worker", str(seed), str(count)],
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"},
         stdin=subprocess.DEVNULL,  # a question would end in an error
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         errors="replace",
     )
