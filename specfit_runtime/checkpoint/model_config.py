@@ -162,7 +162,7 @@ def reading(path: Path, what: str) -> Iterator[None]:
             raise
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         # The dataclasses of huggingface_hub name the field on the second line.
-        reason = " ".join(lines[:2])[:400] or type(error).__name__
+        reason = f"{type(error).__name__}: {' '.join(lines[:2])[:400]}"
         if "trust_remote_code" in str(error):
             reason = (
                 "it asks for code of its own (auto_map), and no code of a checkpoint is run; load "
