@@ -15,8 +15,16 @@ __all__ = [
 ]
 
 
+#: Characters of a message about a file. The file's own names in it can be of any length.
+_LONGEST = 1200
+
+
 class CheckpointError(InvalidInputError):
     """A checkpoint that cannot be served: a file, a tensor or a format is not as it must be."""
+
+    def __init__(self, message: str) -> None:
+        short = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}..."
+        super().__init__(short)
 
 
 class StoreError(SpecfitError, OSError):

@@ -37,7 +37,7 @@ from .expert_cache import (
     slots_per_layer,
 )
 from .experts import EXPERTS_IMPLEMENTATION, ExpertLayer, register
-from .families import ExpertFamily, family_for
+from .families import FAMILIES, ExpertFamily, family_for
 from .routing_record import RoutingRecord
 from .skeleton import build_skeleton, experts_modules, fill_skeleton, plan_filling
 from .stores import EmulatedLink, ExpertStore, open_store
@@ -334,10 +334,16 @@ def load_offloaded(
     asked = _checked_dtype(dtype)
     folder = checkpoint_folder(model, revision=revision)
     checkpoint = Checkpoint(folder)
-    config = read_model_config(folder, checkpoint)
+    try:
+        config = read_model_config(folder, checkpoint)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; the families are {', '.join(FAMILIES)}") from error
     with reading(folder / "config.json", "the experts cannot be found by"):
         family = family_for(config)
-        family.check(config)
+        try:
+            family.check(config)
+        except CheckpointError as error:
+            raise CheckpointError(f"{folder}: {error}") from None
         run_dtype = asked or _stored_dtype(config, checkpoint)
         index, taken = index_experts(checkpoint, family, config, run_dtype)
     generation_config = read_generation_config(folder)
@@ -466,10 +472,10 @@ def offload_of(model: Any) -> Offload:
 
 
 def _checked_dtype(dtype: Any) -> torch.dtype | None:
-    if dtype is None or dtype == "auto":
+    if dtype is None or (isinstance(dtype, str) and dtype == "auto"):
         return None
     found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
-    if found not in _DTYPES:
+    if not isinstance(found, torch.dtype) or found not in _DTYPES:
         names = ", ".join(str(d).removeprefix("torch.") for d in _DTYPES)
         raise InvalidInputError(f"dtype must be one of {names}, or None, got {dtype!r}")
     return found  # type: ignore[no-any-return]

@@ -81,9 +81,9 @@ def record_trace(
     Raises
     ------
     InvalidInputError
-        If the model was not loaded by :func:`~specfit_runtime.load_offloaded`, a prompt is empty or
-        does not fit into the context, a size is out of range, every text ends at once, or states
-        are asked for and the drafter has none.
+        If the model was not loaded by :func:`~specfit_runtime.load_offloaded`, a prompt is empty,
+        a size is out of range, every text ends at once, or states are asked for and the drafter has
+        none.
     BusyError
         If the model is decoding for someone else.
     DrafterError
@@ -277,7 +277,7 @@ class _Recording:
         known = next((c.states for c in self.cycles if c.states is not None), None)
         if known is None:
             raise _no_states(self.pool.drafter)
-        # Where nothing was drafted, at the end of a context, the root's state may be unknown.
+        # Where nothing was drafted the root's state may be unknown.
         unknown = np.zeros((1, known.shape[1]), dtype=np.float16)
         return np.concatenate([unknown if c.states is None else c.states for c in self.cycles])
 

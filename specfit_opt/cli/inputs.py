@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from ..errors import InvalidInputError
 from ..files import load_instance
+from ..files.strict_json import parse_json
 from ..instance import Instance
+from ..schema import Anything
 from .output import note
 
 
@@ -68,8 +69,8 @@ def parse_options(pairs: list[str]) -> dict[str, Any]:
         if key in options:
             raise InvalidInputError(f"--option {key} is given twice")
         try:
-            options[key] = json.loads(text)
-        except json.JSONDecodeError:
+            options[key] = parse_json(text, key, Anything())
+        except InvalidInputError:
             options[key] = text
     return options
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ def print_json(document: Any) -> None:
 
 def note(message: str) -> None:
     """Tell the user something that is no result: on standard error, so that pipes stay clean."""
-    print(f"specfit: {message}", file=sys.stderr)
+    with suppress(OSError):  # what standard error cannot take is no reason to give no result
+        print(f"specfit: {message}", file=sys.stderr)
 
 
 def _plain(value: Any) -> Any:

@@ -9,9 +9,25 @@ import numpy as np
 
 from ..errors import InvalidInputError
 from ..instance import Instance
+from ..limits import MOST_NODES, MOST_SECONDS, MOST_WORDS, check_size
+from ..schema import Kind as SchemaKind
+from ..schema import OneOf, Real, Whole
 from .kinds import KINDS, REALISTIC, Kind
 from .node_times import NODE_TIMES, NodeTime
 from .shapes import SHAPES, ModelShape
+
+_COUNT = Whole(1, MOST_NODES)
+_RANGES: dict[str, SchemaKind] = {
+    **dict.fromkeys(("nodes", "roots", "layers", "experts", "top_k", "budget"), _COUNT),
+    "resident": Real(most=1.0),
+    "overlap": Real(most=1.0),
+    "skew": Real(most=100.0),
+    "time_spread": Real(most=10.0),
+    "bandwidth": Real(1.0),
+    "resident_time": Real(most=MOST_SECONDS),
+    "token_time": Real(most=MOST_SECONDS),
+    "node_time": OneOf(tuple(NODE_TIMES)),
+}
 
 
 def generate(
@@ -87,10 +103,9 @@ def generate(
     >>> instance.tree.n_nodes, instance.routing.experts.shape
     (12, (12, 4, 4))
     """
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise InvalidInputError(f"kind {kind!r} is unknown; the kinds are {', '.join(KINDS)}")
-    if not _is_count(seed, 0):
-        raise InvalidInputError(f"seed must be an integer >= 0, got {seed!r}")
+    seed = Whole(most=2**128 - 1)(seed, "seed")
     given: dict[str, Any] = {
         "nodes": nodes,
         "roots": roots,
@@ -119,19 +134,15 @@ def _check_options(kind: Kind, options: dict[str, Any]) -> None:
             raise InvalidInputError(
                 f"kind {kind.name!r} has no option {name!r}; it takes {', '.join(kind.options)}"
             )
-        if name in ("nodes", "roots", "layers", "experts", "top_k", "budget"):
-            if not _is_count(value, 1):
-                raise InvalidInputError(f"{name} must be an integer >= 1, got {value!r}")
-        elif name in ("resident", "overlap"):
-            if not 0.0 <= value <= 1.0:
-                raise InvalidInputError(f"{name} must be a share in [0, 1], got {value!r}")
-        elif name in ("skew", "time_spread") and not 0.0 <= value < np.inf:
-            raise InvalidInputError(f"{name} must be finite and >= 0, got {value!r}")
-
-
-def _is_count(value: Any, least: int) -> bool:
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    return whole and value >= least
+        if name in _RANGES:
+            options[name] = _RANGES[name](value, name)
+    sizes = {name: options.get(name, 64) for name in ("nodes", "layers", "experts", "top_k")}
+    check_size(sizes["nodes"], sizes["layers"], sizes["experts"])
+    slots = sizes["nodes"] * sizes["layers"] * min(sizes["top_k"], sizes["experts"])
+    if slots > MOST_WORDS:
+        raise InvalidInputError(
+            f"nodes, layers and top_k make {slots} expert ids; at most {MOST_WORDS} are generated"
+        )
 
 
 def _name(kind: str, instance: Instance, options: dict[str, Any], seed: int) -> str:

@@ -32,6 +32,7 @@ from ..schema import (
     Text,
     Whole,
     settle,
+    shown,
 )
 
 #: Version of the profile file that this code reads.
@@ -227,6 +228,8 @@ def load_profile(name_or_path: str | PathLike[str] | HardwareProfile) -> Hardwar
     """
     if isinstance(name_or_path, HardwareProfile):
         return name_or_path
+    if not isinstance(name_or_path, (str, PathLike)):
+        raise InvalidInputError(f"a profile is a name or a path, got {shown(name_or_path)}")
     text = fspath(name_or_path)
     if isinstance(name_or_path, str) and not text.endswith(".json"):
         shipped = resources.files(__package__).joinpath(f"{text}.json")

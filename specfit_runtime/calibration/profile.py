@@ -17,6 +17,7 @@ from specfit_opt import CostModel
 from specfit_opt.errors import InvalidInputError
 from specfit_opt.files.archive import named
 from specfit_opt.files.atomic import atomic_write
+from specfit_opt.files.regular_file import printable
 from specfit_opt.files.strict_json import parse_json, read_json
 from specfit_opt.schema import (
     Anything,
@@ -486,13 +487,8 @@ class RuntimeProfile:
         if not where.endswith(".json"):
             raise InvalidInputError(f"{where}: the name of a profile must end in .json")
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
-        try:
-            with atomic_write(path, "w") as handle:
-                handle.write(text)
-        except OSError as error:
-            # The system names a file only where a name was looked up, not where writing failed.
-            reason = f"cannot write the profile: {error.strerror or error}"
-            raise OSError(error.errno, reason, where) from error
+        with atomic_write(path, "w") as handle:
+            handle.write(text)
 
 
 def load_profile(path: str | PathLike[str] | RuntimeProfile) -> RuntimeProfile:
@@ -519,8 +515,7 @@ def load_profile(path: str | PathLike[str] | RuntimeProfile) -> RuntimeProfile:
     """
     if isinstance(path, RuntimeProfile):
         return path
-    where = fspath(path)
-    return _built(read_json(where, _FILE, error=InvalidInputError), where)
+    return _built(read_json(path, _FILE, error=InvalidInputError), printable(path))
 
 
 def parse_profile(content: bytes | str, where: str) -> RuntimeProfile:

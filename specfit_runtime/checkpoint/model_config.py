@@ -5,13 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from specfit_opt.files.strict_json import read_json
-from specfit_opt.schema import shown
+from specfit_opt.schema import (
+    MAX_REAL,
+    Flag,
+    Kind,
+    Maybe,
+    Real,
+    Record,
+    Unfit,
+    Whole,
+    checked,
+    shown,
+)
 
-from ..errors import CheckpointError, SpecfitError
+from ..errors import CheckpointError, InvalidInputError, SpecfitError
 from .checkpoint import Checkpoint
 from .foreign_code import refuse_code
 
@@ -24,6 +36,46 @@ _SIZE = re.compile(
     r"|^(encoder|decoder)_(layers|attention_heads|ffn_dim)$"
     r"|_dim$|_rank$|^d_(model|ff|kv|inner|state)$|^num_experts_per_tok$|^first_k_dense_replace$"
 )
+@dataclass(frozen=True)
+class _Tokens(Kind):
+    """A token id, several, or none."""
+
+    wanted = "a token id, a list of them or null"
+
+    def take(self, value: Any) -> Any:
+        """Return ``value``."""
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(type(token) is int and -1 <= token < 2**63 for token in ids):
+            raise Unfit(f"must be {self.wanted}, got {shown(value)}")
+        return value
+
+
+_NUMBER = Maybe(Real(least=-MAX_REAL))
+_DRAWING: dict[str, Kind] = {
+    "temperature": Maybe(Real(above=True)),
+    "top_k": Maybe(Whole()),
+    "top_p": Maybe(Real(most=1.0)),
+    "min_p": Maybe(Real(most=1.0)),
+    "typical_p": Maybe(Real(most=1.0)),
+    "epsilon_cutoff": Maybe(Real(most=1.0)),
+    "eta_cutoff": Maybe(Real(most=1.0)),
+}
+_GENERATION: dict[str, Kind] = {
+    **dict.fromkeys(_DRAWING, _NUMBER),
+    **dict.fromkeys(
+        ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"), _Tokens()
+    ),
+    **dict.fromkeys(("do_sample", "use_cache", "return_dict_in_generate"), Maybe(Flag())),
+    **dict.fromkeys(("length_penalty", "guidance_scale"), _NUMBER),
+    **dict.fromkeys(
+        ("max_length", "max_new_tokens", "min_length", "min_new_tokens"), Maybe(Whole())
+    ),
+    "repetition_penalty": Maybe(Real(above=True)),
+    "no_repeat_ngram_size": Maybe(Whole()),
+    "prefill_chunk_size": Maybe(Whole(least=1)),
+    "num_beams": Maybe(Whole(least=1)),
+    "num_return_sequences": Maybe(Whole(least=1)),
+}
 #: How much larger than the largest dimension of a tensor a size may be: published files may pack
 #: several numbers into one.
 _SLACK = 16
@@ -73,9 +125,13 @@ def read_generation_config(folder: Path) -> Any | None:
     path = folder / "generation_config.json"
     if not path.is_file():
         return None
-    content = read_json(path, error=CheckpointError)
-    for key in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
-        _check_token(path, key, content.get(key))
+    content = read_json(path, Record({}, _GENERATION, others=True), error=CheckpointError)
+    if content.get("do_sample"):
+        # Otherwise nobody looks at them, and they may be what an older version left.
+        try:
+            checked(content, Record({}, _DRAWING, others=True))
+        except InvalidInputError as error:
+            raise CheckpointError(f"{path}: {error}") from None
     with reading(path, "Transformers cannot use"):
         return GenerationConfig.from_pretrained(folder, local_files_only=True)
 
@@ -106,7 +162,7 @@ def reading(path: Path, what: str) -> Iterator[None]:
             raise
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         # The dataclasses of huggingface_hub name the field on the second line.
-        reason = " ".join(lines[:2])[:400] or type(error).__name__
+        reason = f"{type(error).__name__}: {' '.join(lines[:2])[:400]}"
         if "trust_remote_code" in str(error):
             reason = (
                 "it asks for code of its own (auto_map), and no code of a checkpoint is run; load "
@@ -142,13 +198,3 @@ def _check_sizes(path: Path, content: Mapping[str, Any], checkpoint: Checkpoint)
                         )
 
     check(content, "")
-
-
-def _check_token(path: Path, key: str, value: Any) -> None:
-    for token in value if isinstance(value, list) else [value]:
-        if token is None and not isinstance(value, list):
-            continue
-        if type(token) is not int or not -1 <= token < 2**63:
-            raise CheckpointError(
-                f"{path}: {key} must be a token id, a list of them or null, got {shown(token)}"
-            )

@@ -92,10 +92,10 @@ class ExpertFamily:
         experts, top_k = self.n_experts(config), self.top_k(config)
         groups, used = self.groups(config)
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-        turned = getattr(config, "qk_rope_head_dim", None) or getattr(config, "head_dim", None)
-        turned = turned or config.hidden_size // heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        turned = getattr(config, "qk_rope_head_dim", None) or head_dim
         for fits, what in (
-            (min(config.hidden_size, config.vocab_size) >= 1, "hidden_size and vocab_size are 0"),
+            (min(config.hidden_size, config.vocab_size) >= 1, "hidden_size or vocab_size is 0"),
             (1 <= top_k <= experts, f"a token uses {top_k} of {experts} experts"),
             (
                 1 <= used <= groups and not experts % groups and top_k <= used * experts // groups,
@@ -105,6 +105,10 @@ class ExpertFamily:
             (
                 1 <= kv_heads <= heads and not heads % kv_heads,
                 f"{heads} attention heads do not share {kv_heads} key-value heads",
+            ),
+            (
+                turned == head_dim or "qk_rope_head_dim" not in config.to_dict(),
+                f"head_dim is {head_dim} and qk_rope_head_dim {turned}",
             ),
             (turned > 0 and not turned % 2, f"heads of {turned} numbers cannot be turned in pairs"),
             (0.0 <= config.rms_norm_eps < 1.0, f"rms_norm_eps is {config.rms_norm_eps}"),

@@ -53,6 +53,8 @@ def make_policy(policy: str | Policy, **options: Any) -> Policy:
                 f"options ({', '.join(options)}) go with a policy's name, not with an object"
             )
         return policy
+    if not isinstance(policy, str):
+        raise InvalidInputError(f"a policy is a name or a Policy, got {policy!r}")
     for kind in POLICIES.values():
         found = kind.parse(policy)
         if found is None:

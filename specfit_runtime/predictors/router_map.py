@@ -171,7 +171,8 @@ class RouterMap:
         }
         if config["top_k"] > config["n_experts"]:
             raise CheckpointError(f"{place}: {CONFIG}: top_k exceeds n_experts")
-        rest: dict[str, Any] = {name: config[name] for name in ("top_k", "target", "nodes", "ridge")}
+        names = ("top_k", "target", "nodes", "ridge")
+        rest: dict[str, Any] = {name: config[name] for name in names}
         weights = read_weights(place, stored, wanted)
         return cls(
             weights["embedding_weight"], weights["state_weight"], weights["constant"], **rest

@@ -97,7 +97,7 @@ ERRORS = {
     ),
     "a share above 1": (
         ("generate", "tiny", "--resident", "1.5", "-o", "x.npz"),
-        "resident must be a share",
+        "resident must be a finite number of at least 0 and at most 1",
     ),
     "a negative seed": (("generate", "tiny", "--seed", "-1", "-o", "x.npz"), "seed must be"),
     "an instance to an unknown format": (

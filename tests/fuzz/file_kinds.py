@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from fuzz.byte_mutations import mutate_bytes
 from fuzz.json_mutations import mutate_json
 from fuzz.npz_mutations import mutate_npz
@@ -36,7 +35,7 @@ class FileKind:
     use: Callable[[Path], Any]
     weight: float = 1.0
 
-    def case(self, name: str, seed: int, folder: Path) -> Callable[[], Any]:
+    def case(self, name: str, seed: int | None, folder: Path) -> Callable[[], Any]:
         """Write a damaged copy into ``folder`` and return what reads it."""
         rng = random.Random(f"{name} {seed}")
         files = _originals(name, self.make)
@@ -44,6 +43,8 @@ class FileKind:
             path = folder / relative
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
+        if seed is None:
+            return lambda: self.use(folder)
         relative = rng.choice(sorted(files))
         path = folder / relative
         content = files[relative]

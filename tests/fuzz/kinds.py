@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from fuzz.argument_kinds import ARGUMENT_KINDS
 from fuzz.file_kinds import FILE_KINDS
 
 
@@ -16,11 +17,14 @@ class FuzzKind(Protocol):
     def weight(self) -> float:
         """How many of its cases are run, compared to others."""
 
-    def case(self, name: str, seed: int, folder: Path) -> Callable[[], Any]:
-        """Prepare the case of ``seed`` in ``folder`` and return what runs it."""
+    def case(self, name: str, seed: int | None, folder: Path) -> Callable[[], Any]:
+        """Prepare the case of ``seed`` in ``folder`` and return what runs it.
+
+        Without a seed nothing is damaged.
+        """
 
 
-KINDS: dict[str, FuzzKind] = {**FILE_KINDS}
+KINDS: dict[str, FuzzKind] = {**FILE_KINDS, **ARGUMENT_KINDS}
 
 
 def shares(names: list[str], count: int) -> dict[str, int]:

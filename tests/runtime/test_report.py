@@ -18,9 +18,7 @@ from specfit_runtime.report import (
     CycleRecord,
     DecodeReport,
     DecodeTotals,
-    PrefillRecord,
 )
-
 
 TWO = (cycle(), cycle(4, accepted=0, committed=1, hits=100, misses=0, bytes=500_000))
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from samples import profile
 
 from specfit_opt.errors import InvalidInputError
@@ -205,7 +204,7 @@ def test_every_key_is_required() -> None:
 def test_only_json_names(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"mine\.txt: the name of a profile must end in"):
         profile().save(tmp_path / "mine.txt")
-    with pytest.raises(FileNotFoundError, match="cannot write the profile: No such file"):
+    with pytest.raises(FileNotFoundError, match="cannot be written: No such file"):
         profile().save(tmp_path / "no" / "mine.json")
     assert os.listdir(tmp_path) == []
 
@@ -229,7 +228,7 @@ def full_disk() -> Iterator[None]:
 def test_a_write_that_the_system_refuses(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text("old")
-    refused = pytest.raises(OSError, match="cannot write the profile: File too large")
+    refused = pytest.raises(OSError, match="cannot be written: File too large")
     with refused as caught, full_disk():
         profile().save(path)
     assert caught.value.errno == errno.EFBIG
@@ -244,7 +243,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "fsync", no_space)
     path = tmp_path / "mine.json"
-    with pytest.raises(OSError, match="cannot write the profile: No space left on dev") as caught:
+    with pytest.raises(OSError, match="cannot be written: No space left on device") as caught:
         profile().save(path)
     assert caught.value.filename == str(path)
     assert os.listdir(tmp_path) == []

@@ -192,10 +192,6 @@ ERRORS = {
     "direct reads from memory": (("--store", "ram", "--direct-io"), "direct_io has no meaning"),
     "a profile that is not there": (("--profile", "absent.json"), "absent.json"),
     "no chat template": (("--chat",), "has no chat template"),
-    "a prompt longer than the context": (
-        ("--prompt", "word " * 1100, "--policy", "ar"),
-        "1024",
-    ),
 }
 
 

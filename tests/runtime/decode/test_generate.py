@@ -213,28 +213,15 @@ def test_what_cannot_be_given_is_refused(model, spec, target):
     refused(model, spec, "static|Static", prompt, cache_implementation="static")
 
 
-def test_a_prompt_longer_than_the_context_is_refused(model, spec):
-    length = model.config.max_position_embeddings + 1
-    refused(model, spec, "context", tiny_prompt(length), max_new_tokens=1)
-
-
-def test_the_end_of_the_context_ends_drafting_but_not_with_an_error(model, spec, target):
-    room = model.config.max_position_embeddings
-    prompt = tiny_prompt(room - 6)
-    ours = model.generate(prompt, max_new_tokens=6, do_sample=False, custom_generate=spec)
-    stock = target.stock.generate(prompt, max_new_tokens=6, do_sample=False)
-    assert ours.tolist() == stock.tolist()
-
-
-def test_a_text_ends_with_the_context_and_says_so(model, spec, target):
-    room = model.config.max_position_embeddings
-    prompt = tiny_prompt(room - 6)
-    with pytest.warns(UserWarning, match="context"):
+@pytest.mark.parametrize("length", [-6, 10])
+def test_beyond_the_context_it_goes_on_as_stock_and_says_so(model, spec, target, length):
+    made_for = model.config.max_position_embeddings
+    prompt = tiny_prompt(made_for + length)
+    with pytest.warns(UserWarning, match=f"longer than the {made_for} tokens that the model"):
         ours = model.generate(prompt, max_new_tokens=20, do_sample=False, custom_generate=spec)
-    assert ours.shape[1] == room + 1
-    stock = target.stock.generate(prompt, max_new_tokens=7, do_sample=False)
+    stock = target.stock.generate(prompt, max_new_tokens=20, do_sample=False)
     assert ours.tolist() == stock.tolist()
-    assert "context" in spec.report.warnings[0]
+    assert [f"the {made_for} tokens" in warning for warning in spec.report.warnings] == [True]
 
 
 def test_a_stock_model_is_refused(spec, target):

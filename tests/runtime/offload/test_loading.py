@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from stock_models import load_stock
 from tiny_models import layouts, tiny_checkpoint, tiny_prompt
 
 from specfit_runtime import load_offloaded, offload_of
+from specfit_runtime.cli.options import load_tokenizer
+from specfit_runtime.drafters import make_drafter
 from specfit_runtime.errors import CheckpointError, InvalidInputError
 
 
@@ -63,7 +67,7 @@ def test_without_one_the_configuration_s_own_stands(folder: Path) -> None:
 
 def test_a_malformed_generation_config_is_refused(folder: Path) -> None:
     (folder / "generation_config.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"generation_config\.json cannot be used"):
+    with pytest.raises(CheckpointError, match=r"generation_config\.json: no JSON"):
         load_offloaded(folder)
 
 
@@ -148,13 +152,158 @@ def test_stored_rotary_frequencies_are_left_out(folder: Path) -> None:
     assert_like_stock(folder)
 
 
-def test_code_that_comes_with_a_checkpoint_is_not_run(folder: Path) -> None:
+# ---- code of a checkpoint
+
+
+def test_an_auto_map_whose_code_is_elsewhere_is_left_alone(folder: Path) -> None:
+    # As in checkpoints of types that Transformers has learned meanwhile.
     edit_json(
         folder / "config.json",
-        lambda c: c.update(auto_map={"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}),
+        lambda c: c.update(auto_map={"AutoConfig": "evil.Config", "AutoModel": "them/it--evil.M"}),
     )
-    (folder / "evil.py").write_text("raise SystemExit('this was run')")
     assert_like_stock(folder, trust_remote_code=False)
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "generation_config.json"])
+@pytest.mark.parametrize("model_type", ["qwen3_moe", "a_model_of_tomorrow"])
+def test_a_folder_with_code_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, model_type: str
+) -> None:
+    marker = tmp_path / "this was run"
+    (folder / "evil.py").write_text(f"open({str(marker)!r}, 'w')")
+    edit_json(folder / "config.json", lambda c: c.update(model_type=model_type))
+    content = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
+    content["auto_map"] = {"AutoConfig": "evil.Config", "AutoTokenizer": ["evil.Tokenizer", None]}
+    (folder / file).write_text(json.dumps(content))
+    answers = io.StringIO("y\n" * 9)
+    monkeypatch.setattr(sys, "stdin", answers)
+    for load in (
+        lambda: load_offloaded(folder),
+        lambda: make_drafter(f"lm:{folder}"),
+        lambda: make_drafter(f"eagle3:{folder}"),
+        lambda: load_tokenizer(str(folder)),
+    ):
+        with pytest.raises(InvalidInputError, match=r"auto_map\.AutoConfig asks for .*evil\.py"):
+            load()
+    (folder / "evil.py").rename(tmp_path / "evil.py")
+    if model_type != "qwen3_moe":
+        for load in (lambda: load_offloaded(folder), lambda: make_drafter(f"lm:{folder}")):
+            with pytest.raises(CheckpointError, match=r"no code of a checkpoint|recognize"):
+                load()
+    assert answers.tell() == 0
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation_internal"])
+def test_kernels_of_the_hub_are_refused(folder: Path, key: str) -> None:
+    edit_json(folder / "config.json", lambda c: c.update({key: "somebody/kernel"}))
+    with pytest.raises(CheckpointError, match="'somebody/kernel'; only eager, sdpa are used"):
+        load_offloaded(folder)
+
+
+# ---- damage
+
+
+@pytest.mark.parametrize("name", ["../other.safetensors", "/etc/passwd", "a/../../x", "a\0b"])
+def test_shards_outside_the_folder_are_refused(folder: Path, tmp_path: Path, name: str) -> None:
+    secret = "a secret in another file"
+    (tmp_path / "other.safetensors").write_text(secret)
+    (folder / "model.safetensors").unlink()
+    index = {"weight_map": {"lm_head.weight": name}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    for load in (
+        lambda: load_offloaded(folder),
+        lambda: make_drafter(f"lm:{folder}"),
+        lambda: make_drafter(f"eagle3:{folder}"),
+    ):
+        with pytest.raises(CheckpointError, match="outside the folder") as caught:
+            load()
+        assert "secret" not in str(caught.value)
+
+
+def test_links_as_in_the_hub_s_cache_are_followed(folder: Path, tmp_path: Path) -> None:
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    for i, file in enumerate(sorted(folder.iterdir())):
+        file.rename(blobs / str(i))
+        file.symlink_to(Path("..") / "blobs" / str(i))
+    assert_like_stock(folder)
+
+
+#: Values of ``config.json`` that no model has.
+DAMAGE: list[dict[str, Any]] = [
+    {"num_local_experts": 2**40, "num_experts": 2**40},
+    {"num_local_experts": -1e308},
+    {"num_experts": -1},
+    {"num_experts_per_tok": 0},
+    {"num_experts_per_tok": 9},
+    {"num_hidden_layers": 10**9},
+    {"num_hidden_layers": []},
+    {"hidden_size": 10**12},
+    {"hidden_size": 0},
+    {"vocab_size": [[160]]},
+    {"num_attention_heads": 0},
+    {"num_key_value_heads": 3},
+    {"head_dim": 7},
+    {"decoder_sparse_step": 0},
+    {"mlp_only_layers": 3},
+    {"hidden_act": "wobble"},
+    {"hidden_act": {"a": 1}},
+    {"rms_norm_eps": "small"},
+    {"rms_norm_eps": -1.0},
+    {"rope_parameters": 7},
+    {"rope_parameters": {"rope_type": "spiral"}},
+    {"rope_parameters": {"rope_type": "yarn", "factor": "x"}},
+    {"rope_parameters": {"rope_type": "default", "rope_theta": 0.0}},
+    {"dtype": "int5"},
+    {"dtype": {"a": 1}},
+    {"architectures": 3, "model_type": 3},
+    {"model_type": None},
+    {"layer_types": "abc"},
+    {"sliding_window": "x", "use_sliding_window": True},
+    {"quantization_config": {"quant_method": 5}},
+    {"tie_word_embeddings": "maybe"},
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=str)
+def test_damaged_configurations_end_in_the_project_s_error(folder: Path, damage: dict) -> None:
+    edit_json(folder / "config.json", lambda c: c.update(damage))
+    with pytest.raises(InvalidInputError):
+        load_offloaded(folder, expert_cache=2)
+
+
+@pytest.mark.parametrize("text", ["[" * 10**5, '{"a": 1, "a": 2}', '{"n": ' + "9" * 5000 + "}"])
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_json_that_no_reader_should_take(folder: Path, file: str, text: str) -> None:
+    (folder / file).write_text(text)
+    with pytest.raises(CheckpointError, match=file):
+        load_offloaded(folder)
+    with pytest.raises(CheckpointError, match=file):
+        make_drafter(f"lm:{folder}")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"bos_token_id": [None], "pad_token_id": {"a": 1}},
+        {"eos_token_id": "x"},
+        {"eos_token_id": 10**30},
+        {"temperature": "hot", "do_sample": True},
+        {"top_k": -3, "do_sample": True},
+    ],
+)
+def test_a_damaged_generation_config(folder: Path, content: dict) -> None:
+    (folder / "generation_config.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=r"generation_config\.json"):
+        load_offloaded(folder)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"model": 3}', "\0" * 99])
+def test_a_damaged_tokenizer(folder: Path, text: str) -> None:
+    (folder / "tokenizer.json").write_text(text)
+    with pytest.raises(InvalidInputError, match="no tokenizer"):
+        load_tokenizer(str(folder))
 
 
 # ---- arguments
@@ -217,10 +366,10 @@ def test_a_folder_without_a_configuration(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ("{", "cannot use"),
+        ("{", "no JSON"),
         ("{}", "cannot use"),
         ('{"model_type": "a_model_of_tomorrow"}', "a_model_of_tomorrow.*the families are"),
-        ('{"model_type": "qwen3_moe", "hidden_size": "wide"}', "cannot use"),
+        ('{"model_type": "qwen3_moe", "hidden_size": "wide"}', "hidden_size must be a whole number"),
     ],
 )
 def test_configurations_that_cannot_be_used(folder: Path, config: str, said: str) -> None:

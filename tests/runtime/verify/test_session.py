@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,13 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rounding import FP32, assert_same_to_rounding, relative
 from stock_routing import StockRouting
-from tiny_models import tiny_model, tiny_prompt
-from transformers import DynamicCache
+from tiny_models import tiny_config, tiny_model, tiny_prompt
+from transformers import AutoConfig, DynamicCache
 from tree_decoding import Plain, path_to, random_parents
 
 from specfit_runtime import load_offloaded, offload_of
 from specfit_runtime.errors import InvalidInputError
 from specfit_runtime.verify import TargetSession, session, tree_mask
+from specfit_runtime.verify.context import context_length
 
 VOCABULARY = 160
 #: Of hidden states in a model of double precision. The stock classes normalise and take the softmax
@@ -484,27 +486,6 @@ class TestRefusals:
         with pytest.raises(InvalidInputError, match=r"shape \(2, 3\); give one sequence"):
             target.prefill(torch.ones((2, 3), dtype=torch.int64))
 
-    def test_a_prompt_longer_than_the_context(self, target):
-        assert target.context_length == 512
-        with pytest.raises(
-            InvalidInputError, match="509 tokens after 4 in the cache, but the model's context is"
-        ):
-            target.prefill(torch.ones((1, 509), dtype=torch.int64))
-        assert target.length == 4
-
-    def test_decoding_beyond_the_context(self):
-        model = tiny_model("mixtral", max_position_embeddings=8)
-        target = new_session(model)
-        target.prefill(tiny_prompt(6))
-        assert target.room == 2
-        with pytest.raises(InvalidInputError, match="node at depth 2 behind 6 tokens is beyond"):
-            target.verify([1, 2, 3], [-1, 0, 1])
-        target.verify([1, 2, 3], [-1, 0, 0])
-        target.commit([0, 1])
-        assert target.room == 0
-        with pytest.raises(InvalidInputError, match="context of 8"):
-            target.verify([1], [-1])
-
     @pytest.mark.parametrize("token", [-1, VOCABULARY])
     def test_a_token_that_the_model_does_not_have(self, target, token):
         with pytest.raises(InvalidInputError, match=f"token {token} is none of the model's"):
@@ -556,22 +537,78 @@ class TestRefusals:
         with pytest.raises(InvalidInputError, match="2 layers but the model 3"):
             new_session(model_of("qwen3_moe"), cache=other.cache)
 
-    def test_positions_that_depend_on_the_length_of_the_pass(self):
-        factors = {"long_factor": [2.0] * 6, "short_factor": [1.0] * 6, "rope_theta": 1e4}
-        model = tiny_model(
-            "mixtral",
-            rope_parameters={
-                "rope_type": "longrope",
-                "original_max_position_embeddings": 16,
-                **factors,
-            },
-        )
-        with pytest.raises(InvalidInputError, match="of type 'longrope', whose frequencies"):
-            new_session(model)
-
     def test_attention_that_takes_no_tree(self, model_of):
         model = copy.copy(model_of("qwen3_moe"))
         model.config = copy.deepcopy(model.config)
         model.config._attn_implementation = "flash_attention_2"
         with pytest.raises(InvalidInputError, match="'flash_attention_2' cannot verify a tree"):
             new_session(model)
+
+
+#: Rotary positions of every type, with an original context that the texts below cross.
+ROPES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "linear": {"factor": 4.0},
+    "dynamic": {"factor": 4.0},
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 16},
+    "llama3": {
+        "factor": 4.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+    },
+    "longrope": {
+        "factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "long_factor": [2.0] * 6,
+        "short_factor": [1.0] * 6,
+    },
+}
+
+
+class TestBeyondTheStatedContext:
+    @pytest.mark.parametrize("kind", ROPES)
+    def test_trees_are_what_token_by_token_gives(self, kind):
+        rope = {"rope_type": kind, "rope_theta": 100.0, **ROPES[kind]}
+        model = tiny_model("mixtral", max_position_embeddings=16, rope_parameters=rope)
+        # Once with what a longer text left in the model, once without.
+        for length in (30, 14):
+            stock = tiny_model("mixtral", max_position_embeddings=16, rope_parameters=rope)
+            ids = tiny_prompt(length)
+            target = new_session(model)
+            target.prefill(ids)
+            path = [3, 5, 7, 11]
+            result = target.verify([3, 9, 5, 7, 2, 11], [-1, 0, 0, 2, 2, 3])
+            cache = None
+            with torch.no_grad():
+                out = stock(ids, use_cache=True)
+                for row, token in zip((0, 2, 3, 5), path, strict=True):
+                    cache = out.past_key_values
+                    out = stock(torch.tensor([[token]]), past_key_values=cache, use_cache=True)
+                    torch.testing.assert_close(
+                        result.logits[row], out.logits[0, -1], atol=1e-4, rtol=1e-4
+                    )
+            target.commit([0, 2, 3, 5])
+            again = target.verify([1, 2], [-1, 0])
+            with torch.no_grad():
+                out = stock(torch.tensor([[1]]), past_key_values=cache, use_cache=True)
+            torch.testing.assert_close(again.logits[0], out.logits[0, -1], atol=1e-4, rtol=1e-4)
+
+    @pytest.mark.parametrize("kind", ROPES)
+    def test_the_context_is_what_the_scaling_reaches(self, kind):
+        rope = {"rope_type": kind, "rope_theta": 100.0, **ROPES[kind]}
+        config = tiny_config("mixtral", max_position_embeddings=16, rope_parameters=rope)
+        assert context_length(config) == (16 if kind == "default" else 64)
+
+    def test_other_names_and_none(self):
+        assert context_length(AutoConfig.for_model("gpt2", n_positions=77)) == 77
+        assert context_length(AutoConfig.for_model("mpt", max_seq_len=78)) == 78
+        assert context_length(AutoConfig.for_model("bloom")) is None
+        nested = {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e4},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        }
+        config = AutoConfig.for_model(
+            "gemma3_text", max_position_embeddings=100, rope_parameters=nested
+        )
+        assert context_length(config) == 800
