@@ -98,6 +98,9 @@ class DecodeLoop:
                 warnings.warn(self.warning, stacklevel=2)
                 break
             finished = self._cycle()
+        # Stock code marks a cache that the caller gave, and so keeps.
+        if self._request.returns_dict or getattr(self.cache, "_is_user_defined", False):
+            self._session.finish()
         if self._request.streamer is not None:
             self._request.streamer.end()
 
