@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from threading import get_ident
 from typing import Any, ClassVar
 
 import numpy as np
@@ -174,9 +175,15 @@ class CausalLmDrafter(Drafter):
         """Run over ``ids``, which are appended to the cache."""
         read: list[Tensor] = []
         hook, layer = None, self._model.get_output_embeddings()
+        thread = get_ident()
+
+        def note(module: Any, inputs: tuple[Tensor, ...]) -> None:
+            if get_ident() == thread:  # the model may be in use elsewhere too
+                read[:] = [inputs[0]]
+
         # Cheaper than hidden states, which some versions collect of all layers.
         if layer is not None:
-            hook = layer.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+            hook = layer.register_forward_pre_hook(note)
         try:
             logits, _ = transformers_api.forward(
                 self._model,
