@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..expert_cache.preserved import drop
-from ..verify import ForwardResult, TargetSession
+from ..verify import TargetSession
 
 if TYPE_CHECKING:
     from ..offload import Offload
@@ -29,14 +30,15 @@ class TimedPass:
     seconds, wait_seconds : float
         Wall time of the whole pass, and of it the time spent waiting for weights.
     misses, lookups : int
-    result : ForwardResult
+    experts : ndarray of int32, shape (n, L, k)
+        Not the whole result: the logits of all passes together would be much memory.
     """
 
     seconds: float
     wait_seconds: float
     misses: int
     lookups: int
-    result: ForwardResult
+    experts: NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -138,11 +140,11 @@ class PassTimer:
         seconds = perf_counter() - begin
         self._session.rollback()
         moved = offload.cache.counters() - before
-        return TimedPass(seconds, moved.wait_seconds, moved.misses, moved.lookups, result)
+        return TimedPass(seconds, moved.wait_seconds, moved.misses, moved.lookups, result.experts)
 
     def _drop_some(self, usual: TimedPass) -> None:
         for layer in range(self._offload.n_layers):
-            used = np.unique(usual.result.experts[:, layer])
+            used = np.unique(usual.experts[:, layer])
             count = max(1, round(_DROPPED * len(used)))
             drop(
                 self._offload.cache,

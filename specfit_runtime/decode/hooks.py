@@ -1,4 +1,4 @@
-"""Hooks into `generate` of an offloaded model, so that a `SpecFit` is given what it was asked for."""
+"""Hooks into `generate` of an offloaded model: a `SpecFit` gets all that was asked for."""
 
 from __future__ import annotations
 

@@ -93,6 +93,9 @@ class DecodeLoop:
         while not finished:
             finished = self._cycle()
             self._note_length()
+        # Stock code marks a cache that the caller gave, and so keeps.
+        if self._request.returns_dict or getattr(self.cache, "_is_user_defined", False):
+            self._session.finish()
         if self._request.streamer is not None:
             self._request.streamer.end()
 

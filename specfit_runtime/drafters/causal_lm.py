@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import get_ident
 from typing import Any, ClassVar
 
 import numpy as np
@@ -217,9 +218,15 @@ class CausalLmDrafter(Drafter):
         """Run over ``ids``, which are appended to the cache."""
         read: list[Tensor] = []
         hook, layer = None, self._model.get_output_embeddings()
+        thread = get_ident()
+
+        def note(module: Any, inputs: tuple[Tensor, ...]) -> None:
+            if get_ident() == thread:  # the model may be in use elsewhere too
+                read[:] = [inputs[0]]
+
         # Cheaper than hidden states, which some versions collect of all layers.
         if layer is not None:
-            hook = layer.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+            hook = layer.register_forward_pre_hook(note)
         try:
             # No tree: the tokens of a level share their place.
             with self._rotary.fresh():

@@ -196,8 +196,9 @@ class Eagle3Drafter(Drafter):
             states = head.step(block, fused, pairs, pairs, None)
             pairs += len(block)
         assert states is not None
-        self._before = states[-2:-1] if len(states) > 1 else before
-        self._last, self._pairs = states[-1:], pairs
+        # Copies: views would keep the states of a whole block.
+        self._before = states[-2:-1].clone() if len(states) > 1 else before
+        self._last, self._pairs = states[-1:].clone(), pairs
 
     def _children(self, depth: int, top_k: int) -> Candidates:
         head = self._ready()

@@ -61,6 +61,14 @@ class CachePoint:
         """Keys that each layer held at this point, all of them or the end of them."""
         return tuple(point.kept for point in self._points)
 
+    def own_memory(self) -> None:
+        """Let the cache hold the memory of what it shows, without the rows that were dropped."""
+        for layer in self._layers:
+            for name in ("keys", "values"):
+                states = getattr(layer, name)
+                if states is not None and states.untyped_storage().nbytes() > states.nbytes:
+                    setattr(layer, name, states.clone(memory_format=torch.contiguous_format))
+
     def rollback(self) -> None:
         """Return to this point, whatever was appended since, and however much of it.
 

@@ -265,6 +265,10 @@ class TargetSession:
             self._point.rollback()
             self._point = self._shape = None
 
+    def finish(self) -> None:
+        """End the text: the cache, which its owner may keep, gives back what trees left in it."""
+        CachePoint(self.cache).own_memory()
+
     def _run(
         self,
         ids: Tensor,
