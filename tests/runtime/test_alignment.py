@@ -12,14 +12,12 @@ from rounding import assert_no_near_ties, assert_same_to_rounding
 from safetensors.torch import load_file
 from stock_models import load_stock, shift_weights, shifted
 from tiny_drafters import tiny_eagle3, tiny_lm
-from tiny_models import MODEL_TYPES, tiny_config, tiny_model, tiny_prompt
+from tiny_models import MODEL_TYPES, tiny_model, tiny_prompt
 from transformers import AutoModelForCausalLM
 
 from specfit_runtime import SpecFit, load_offloaded, offload_of
 from specfit_runtime.alignment import ALIGNMENT, align_weights, aligned
-from specfit_runtime.drafters import CausalLmDrafter
-from specfit_runtime.drafters.eagle3_config import read_config
-from specfit_runtime.drafters.eagle3_weights import read_tensors
+from specfit_runtime.drafters import CausalLmDrafter, Eagle3Drafter
 from specfit_runtime.expert_cache import cache
 from specfit_runtime.predictors.router_map import RouterMap
 from specfit_runtime.predictors.router_network import RouterNetwork, RouterShape
@@ -88,8 +86,17 @@ class TestWhatIsLoaded:
         assert places((*drafter._model.parameters(), *drafter._model.buffers())) == {0}
 
     def test_an_eagle3_head(self, tmp_path: Path) -> None:
-        folder = at_odd_places(tiny_eagle3(tmp_path, tiny_config("qwen3_moe")))
-        assert places(read_tensors(read_config(folder), 3).values()) == {0}
+        target = tiny_model("qwen3_moe")
+        drafter = Eagle3Drafter(at_odd_places(tiny_eagle3(tmp_path, target.config)))
+        drafter.bind(target)
+        held = [
+            tensor
+            for value in vars(drafter._head).values()
+            for tensor in (value if isinstance(value, tuple) else (value,))
+            if isinstance(tensor, torch.Tensor)
+        ]
+        assert len(held) > 8
+        assert places(held) == {0}
 
     def test_a_router_map(self, tmp_path: Path) -> None:
         made = RouterMap(
