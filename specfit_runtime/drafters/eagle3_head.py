@@ -25,7 +25,7 @@ class Eagle3Head:
     ----------
     config : Eagle3Config
     tensors : mapping
-        From `read_tensors`; the output layer is among them.
+        From `HeadFiles.read`; the output layer is among them.
     device, dtype
         What it computes in. Scores are float32 in any case.
     """
