@@ -572,9 +572,9 @@ ROPES: dict[str, dict[str, Any]] = {
 
 
 class TestBeyondTheStatedContext:
-    @pytest.mark.parametrize("kind", ROPES)
-    def test_trees_are_what_token_by_token_gives(self, kind):
-        rope = {"rope_type": kind, "rope_theta": 100.0, **ROPES[kind]}
+    @pytest.mark.parametrize("rope_type", ROPES)
+    def test_trees_are_what_token_by_token_gives(self, rope_type):
+        rope = {"rope_type": rope_type, "rope_theta": 100.0, **ROPES[rope_type]}
         model = tiny_model("mixtral", max_position_embeddings=16, rope_parameters=rope)
         # Once with what a longer text left in the model, once without.
         for length in (30, 14):
@@ -599,11 +599,11 @@ class TestBeyondTheStatedContext:
                 out = stock(torch.tensor([[1]]), past_key_values=cache, use_cache=True)
             torch.testing.assert_close(again.logits[0], out.logits[0, -1], atol=1e-4, rtol=1e-4)
 
-    @pytest.mark.parametrize("kind", ROPES)
-    def test_the_context_is_what_the_scaling_reaches(self, kind):
-        rope = {"rope_type": kind, "rope_theta": 100.0, **ROPES[kind]}
+    @pytest.mark.parametrize("rope_type", ROPES)
+    def test_the_context_is_what_the_scaling_reaches(self, rope_type):
+        rope = {"rope_type": rope_type, "rope_theta": 100.0, **ROPES[rope_type]}
         config = tiny_config("mixtral", max_position_embeddings=16, rope_parameters=rope)
-        assert context_length(config) == (16 if kind == "default" else 64)
+        assert context_length(config) == (16 if rope_type == "default" else 64)
 
     def test_other_names_and_none(self):
         assert context_length(AutoConfig.for_model("gpt2", n_positions=77)) == 77
