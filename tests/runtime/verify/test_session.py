@@ -19,6 +19,7 @@ from specfit_runtime import load_offloaded, offload_of
 from specfit_runtime.errors import InvalidInputError
 from specfit_runtime.verify import TargetSession, session, tree_mask
 from specfit_runtime.verify.context import context_length
+from specfit_runtime.verify.transformers_api import cache_argument
 
 VOCABULARY = 160
 #: Largest difference of two logits, relative to the largest logit. The tiny models' logits reach
@@ -584,19 +585,18 @@ class TestBeyondTheStatedContext:
             target.prefill(ids)
             path = [3, 5, 7, 11]
             result = target.verify([3, 9, 5, 7, 2, 11], [-1, 0, 0, 2, 2, 3])
-            cache = None
+            held = {cache_argument(stock): DynamicCache(config=stock.config)}
             with torch.no_grad():
-                out = stock(ids, use_cache=True)
+                stock(ids, use_cache=True, **held)
                 for row, token in zip((0, 2, 3, 5), path, strict=True):
-                    cache = out.past_key_values
-                    out = stock(torch.tensor([[token]]), past_key_values=cache, use_cache=True)
+                    out = stock(torch.tensor([[token]]), use_cache=True, **held)
                     torch.testing.assert_close(
                         result.logits[row], out.logits[0, -1], atol=1e-4, rtol=1e-4
                     )
             target.commit([0, 2, 3, 5])
             again = target.verify([1, 2], [-1, 0])
             with torch.no_grad():
-                out = stock(torch.tensor([[1]]), past_key_values=cache, use_cache=True)
+                out = stock(torch.tensor([[1]]), use_cache=True, **held)
             torch.testing.assert_close(again.logits[0], out.logits[0, -1], atol=1e-4, rtol=1e-4)
 
     @pytest.mark.parametrize("rope_type", ROPES)
