@@ -125,13 +125,14 @@ def read_generation_config(folder: Path) -> Any | None:
     path = folder / "generation_config.json"
     if not path.is_file():
         return None
-    content = read_json(path, Record({}, _GENERATION, others=True), error=CheckpointError)
-    if content.get("do_sample"):
-        # Otherwise nobody looks at them, and they may be what an older version left.
-        try:
-            checked(content, Record({}, _DRAWING, others=True))
-        except InvalidInputError as error:
-            raise CheckpointError(f"{path}: {error}") from None
+    content = read_json(path, error=CheckpointError)
+    # Without drawing nobody looks at these, and they may be what an older version left.
+    kinds = [_GENERATION, _DRAWING] if content.get("do_sample") else [_GENERATION]
+    try:
+        for kind in kinds:
+            checked(content, Record({}, kind, others=True))
+    except InvalidInputError as error:
+        raise CheckpointError(f"{path}: {error}") from None
     with reading(path, "Transformers cannot use"):
         return GenerationConfig.from_pretrained(folder, local_files_only=True)
 

@@ -20,6 +20,7 @@ from specfit_runtime import load_offloaded, offload_of
 from specfit_runtime.errors import InvalidInputError
 from specfit_runtime.verify import TargetSession, session, tree_mask
 from specfit_runtime.verify.context import context_length
+from specfit_runtime.verify.transformers_api import cache_argument
 
 VOCABULARY = 160
 #: Of hidden states in a model of double precision. The stock classes normalise and take the softmax
@@ -567,9 +568,9 @@ ROPES: dict[str, dict[str, Any]] = {
 
 
 class TestBeyondTheStatedContext:
-    @pytest.mark.parametrize("kind", ROPES)
-    def test_trees_are_what_token_by_token_gives(self, kind):
-        rope = {"rope_type": kind, "rope_theta": 100.0, **ROPES[kind]}
+    @pytest.mark.parametrize("rope_type", ROPES)
+    def test_trees_are_what_token_by_token_gives(self, rope_type):
+        rope = {"rope_type": rope_type, "rope_theta": 100.0, **ROPES[rope_type]}
         model = tiny_model("mixtral", max_position_embeddings=16, rope_parameters=rope)
         # Once with what a longer text left in the model, once without.
         for length in (30, 14):
@@ -579,26 +580,25 @@ class TestBeyondTheStatedContext:
             target.prefill(ids)
             path = [3, 5, 7, 11]
             result = target.verify([3, 9, 5, 7, 2, 11], [-1, 0, 0, 2, 2, 3])
-            cache = None
+            held = {cache_argument(stock): DynamicCache(config=stock.config)}
             with torch.no_grad():
-                out = stock(ids, use_cache=True)
+                stock(ids, use_cache=True, **held)
                 for row, token in zip((0, 2, 3, 5), path, strict=True):
-                    cache = out.past_key_values
-                    out = stock(torch.tensor([[token]]), past_key_values=cache, use_cache=True)
+                    out = stock(torch.tensor([[token]]), use_cache=True, **held)
                     torch.testing.assert_close(
                         result.logits[row], out.logits[0, -1], atol=1e-4, rtol=1e-4
                     )
             target.commit([0, 2, 3, 5])
             again = target.verify([1, 2], [-1, 0])
             with torch.no_grad():
-                out = stock(torch.tensor([[1]]), past_key_values=cache, use_cache=True)
+                out = stock(torch.tensor([[1]]), use_cache=True, **held)
             torch.testing.assert_close(again.logits[0], out.logits[0, -1], atol=1e-4, rtol=1e-4)
 
-    @pytest.mark.parametrize("kind", ROPES)
-    def test_the_context_is_what_the_scaling_reaches(self, kind):
-        rope = {"rope_type": kind, "rope_theta": 100.0, **ROPES[kind]}
+    @pytest.mark.parametrize("rope_type", ROPES)
+    def test_the_context_is_what_the_scaling_reaches(self, rope_type):
+        rope = {"rope_type": rope_type, "rope_theta": 100.0, **ROPES[rope_type]}
         config = tiny_config("mixtral", max_position_embeddings=16, rope_parameters=rope)
-        assert context_length(config) == (16 if kind == "default" else 64)
+        assert context_length(config) == (16 if rope_type == "default" else 64)
 
     def test_other_names_and_none(self):
         assert context_length(AutoConfig.for_model("gpt2", n_positions=77)) == 77
