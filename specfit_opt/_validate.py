@@ -107,7 +107,9 @@ def checked_rate(rate: Any) -> float | None:
     InvalidInputError
         If it is neither.
     """
-    return None if rate is None else nonnegative_number(rate, "rate", "tokens per second", MOST_RATE)
+    if rate is None:
+        return None
+    return nonnegative_number(rate, "rate", "tokens per second", MOST_RATE)
 
 
 def checked_time_limit(seconds: Any) -> float | None:
@@ -176,7 +178,8 @@ def real_number(value: Any, name: str, unit: str) -> float:
     if type(value) is float:  # the usual case, and this is a hot path
         return value
     try:
-        if isinstance(value, (str, bytes, bool, np.bool_)) or np.ndim(value) > 0:
+        kind = getattr(getattr(value, "dtype", None), "kind", "f")  # of arrays and their scalars
+        if isinstance(value, (str, bytes, bool)) or kind not in "iuf" or np.ndim(value) > 0:
             raise TypeError
         return float(value)
     except (TypeError, ValueError):

@@ -297,7 +297,9 @@ def _checked_expert_time(value: float | ArrayLike) -> float | NDArray[np.float64
     bad = np.argwhere(~((time >= 0.0) & (time <= MOST_SECONDS)))
     if len(bad):
         where = tuple(int(i) for i in bad[0])
-        wanted = "finite and >= 0" if not 0.0 <= time[where] < np.inf else f"at most {MOST_SECONDS:g}"
+        wanted = "finite and >= 0"
+        if 0.0 <= time[where] < np.inf:
+            wanted = f"at most {MOST_SECONDS:g}"
         raise InvalidInputError(
             f"expert_time[{', '.join(map(str, where))}] = {time[where]}; times must be {wanted} "
             "seconds"

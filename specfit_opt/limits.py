@@ -43,8 +43,8 @@ def check_layers(n_layers: int, n_experts: int) -> None:
         raise InvalidInputError(f"n_experts = {n_experts}; at most {MOST_EXPERTS} are taken")
     if n_layers * n_experts > MOST_LAYER_EXPERTS:
         raise InvalidInputError(
-            f"{n_layers} layers of {n_experts} experts are too many; at most {MOST_LAYER_EXPERTS} "
-            "experts are taken over all layers"
+            f"n_layers = {n_layers} and n_experts = {n_experts} are too many; at most "
+            f"{MOST_LAYER_EXPERTS} experts are taken over all layers"
         )
 
 

@@ -393,12 +393,11 @@ def solution_from_figures(
 def closed_mask(tree: DraftTree, nodes: ArrayLike | Iterable[int]) -> NDArray[np.bool_]:
     """Return ``nodes`` as a mask after checking that it is ancestor-closed and holds the roots."""
     n = tree.n_nodes
-    if not isinstance(nodes, np.ndarray):
-        try:
-            nodes = list(nodes)  # type: ignore[arg-type]
-        except TypeError:
-            raise InvalidInputError(f"nodes must be a sequence, got {nodes!r}") from None
-    chosen = as_array(nodes, "nodes")
+    try:
+        listed: Any = nodes if isinstance(nodes, np.ndarray) else list(nodes)  # type: ignore[arg-type]
+    except TypeError:
+        raise InvalidInputError(f"nodes must be a sequence, got {nodes!r}") from None
+    chosen = as_array(listed, "nodes")
     if chosen.dtype == np.bool_:
         if chosen.shape != (n,):
             raise InvalidInputError(f"the mask has shape {chosen.shape} but the tree {n} nodes")

@@ -23,8 +23,8 @@ from .tree import DraftTree
 #: Most problems that are handed to a worker at once.
 LARGEST_CHUNK = 64
 
-#: Calls, by name, of which an interrupt ended a task in this process: a worker of a process pool has
-#: the next task in its queue already, where nobody can cancel it.
+#: Calls, by name, of which an interrupt ended a task in this process: a worker of a process pool
+#: has the next task in its queue already, where nobody can cancel it.
 _interrupted: set[str] = set()
 
 Problem = Instance | tuple[DraftTree, ExpertRouting, CostModel]
@@ -80,8 +80,6 @@ def solve_many(
     >>> [s.n_selected for s in solve_many((tree, routing, cost) for cost in costs)]
     [2, 1]
     """
-    if isinstance(chunk_size, float) and chunk_size.is_integer():
-        chunk_size = int(chunk_size)
     if chunk_size is not None:
         chunk_size = positive_integer(chunk_size, "chunk_size")
     _check_solve_options(solve_options)

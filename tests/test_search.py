@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import itertools
 import math
+import pickle
+import threading
+import time
+from concurrent.futures import CancelledError
+from pathlib import Path
 
 import numpy as np
 import pytest
+from interrupts import Interrupter
 from strategies import KINDS, random_instance, random_rate
 
 from specfit_opt import (
@@ -14,12 +22,15 @@ from specfit_opt import (
     DraftTree,
     ExpertRouting,
     InvalidInputError,
+    SpecfitError,
     Status,
     TreeSearch,
+    kernel,
     solve,
 )
+from specfit_opt import search as search_module
 from specfit_opt.generate import generate
-from specfit_opt.kernel import twin
+from specfit_opt.kernel import interrupt, twin
 
 COST = CostModel(1.0, 0.01, 0.2)
 
@@ -368,3 +379,80 @@ def test_an_empty_search_can_be_repriced():
     with pytest.raises(InvalidInputError, match="the tree is empty"):
         search.solution  # noqa: B018
     assert search.extend([-1], [1.0], [[[0]]]).cycle_time == 2.0
+
+
+@pytest.mark.parametrize("make_state", [None, twin.TreeState], ids=["kernel", "twin"])
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))]
+)
+def test_a_copy_goes_on_by_itself(copied, make_state, monkeypatch):
+    if make_state is not None:
+        monkeypatch.setattr(kernel, "TreeState", make_state)
+    resident = [[True, False, False, False, False]]
+    search = TreeSearch(CostModel(1.0, 0.01, [0.2], 0.01), 1, 5, resident)
+    assert copied(search).n_nodes == 0
+    search.extend([-1], [1.0], [[[0, 1]]], draft_time=0.5)
+    other = copied(search)
+    assert other.solution.to_dict() == search.solution.to_dict()
+    for one in (search, other):
+        one.reprice(CostModel(2.0, 0.01, [0.1]))
+        assert one.extend([0, 0], [0.8, 0.1], [[[0, 2]], [[3, 4]]], 0.25).n_selected > 1
+    assert other.solution.to_dict() == search.solution.to_dict()
+    assert other.advise(0.1, 0.5) == search.advise(0.1, 0.5)
+    other.extend([1], [0.7], [[[1, 2]]])
+    assert (search.n_nodes, other.n_nodes) == (3, 4)
+    assert search.draft_time == other.draft_time == 0.75
+
+
+@pytest.mark.parametrize("make_state", [None, twin.TreeState], ids=["kernel", "twin"])
+def test_an_interrupt_anywhere_leaves_the_search_as_it_was(make_state, monkeypatch):
+    if make_state is not None:
+        monkeypatch.setattr(kernel, "TreeState", make_state)
+    interrupter = Interrupter([Path(search_module.__file__)])
+    dear = CostModel(1.0, 0.01, 2.0)
+
+    def grown():
+        search = TreeSearch(COST, 1, 5)
+        search.extend([-1], [1.0], [[[0, 1]]])
+        return search
+
+    def finished(search):
+        search.extend([0, 0], [0.8, 0.7], [[[0, 2]], [[0, 2]]], draft_time=0.25)
+        return search.solution.to_dict()
+
+    level = ([0, 0], [0.5, 0.4], [[[1, 3]], [[3, 4]]], 0.125)
+    for change in (lambda s: s.extend(*level), lambda s: s.reprice(dear), lambda s: s.advise(0.1)):
+        changed = grown()
+        interrupter.run(lambda c=change, s=changed: c(s))
+        points = interrupter.count
+        assert points > 3
+        after, before = finished(changed), finished(grown())
+        for at in range(1, points + 1):
+            search = grown()
+            assert interrupter.run(lambda c=change, s=search: c(s), at)
+            assert finished(search) in (before, after)
+
+
+def test_a_search_that_another_thread_solves_says_so():
+    if kernel.NAME != "cython":
+        pytest.skip("pure Python holds the GIL")
+    instance = generate("densest-k-subgraph", seed=0, nodes=200)
+    search = search_of(instance)
+    event = threading.Event()
+
+    def work():
+        tree = instance.tree
+        with interrupt.stopped_by(event), contextlib.suppress(CancelledError):
+            search.extend(tree.parent, tree.path_prob, instance.routing.experts)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        time.sleep(0.1)
+        with pytest.raises(SpecfitError, match="solved already"):
+            search.extend([-1], [1.0], instance.routing.experts[:1])
+    finally:
+        event.set()
+        worker.join()
+    assert search.n_nodes == 0
+    assert search.extend([-1], [1.0], instance.routing.experts[:1]).nodes.tolist() == [0]

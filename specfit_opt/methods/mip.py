@@ -79,9 +79,9 @@ def select(
     instead). As r <= 1, the products are exact with a big-M of 1: ``y_v <= x_v``, ``y_v <= r``,
     ``y_v >= r - (1 - x_v)``; for c, of which one is set, ``q_k <= c_k`` and ``sum q_k = r``. The
     surplus needs no products. Experts with equal users, and uses below an ancestor's, are merged.
-    Exponential time in the worst case. An interrupt ends the call at once, but MathOpt stops neither
-    solver before its time: it works on in the background, to ``time_limit`` at most, and nobody
-    reads its answer.
+    Exponential time in the worst case. An interrupt ends the call at once, but MathOpt stops
+    neither solver before its time: it works on in the background, to ``time_limit`` at most, and
+    nobody reads its answer.
 
     References
     ----------
