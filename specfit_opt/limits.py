@@ -21,8 +21,8 @@ MOST_RATE = 1e18
 
 #: Most nodes of a tree.
 MOST_NODES = 2**20
-#: Most experts of a layer: instance files hold 16-bit ids.
-MOST_EXPERTS = 2**15
+#: Most experts of a layer; files hold ids beyond 16 bits too.
+MOST_EXPERTS = 2**16
 #: Most experts of all layers.
 MOST_LAYER_EXPERTS = 2**22
 #: Most 64-bit words of packed rows, n * M * L * ceil(E / 64).

@@ -44,7 +44,7 @@ class ExpertRouting:
     ------
     InvalidInputError
         For ids out of range, shapes that disagree, a dtype that is not integer, or more experts or
-        nodes than are taken (:mod:`specfit_opt.limits`: 32,768 experts per layer, 4,194,304 over
+        nodes than are taken (:mod:`specfit_opt.limits`: 65,536 experts per layer, 4,194,304 over
         all layers, 33,554,432 words of packed rows).
 
     Notes

@@ -478,7 +478,7 @@ def _checked_dtype(dtype: Any) -> torch.dtype | None:
     if not isinstance(found, torch.dtype) or found not in _DTYPES:
         names = ", ".join(str(d).removeprefix("torch.") for d in _DTYPES)
         raise InvalidInputError(f"dtype must be one of {names}, or None, got {dtype!r}")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _stored_dtype(config: Any, checkpoint: Checkpoint) -> torch.dtype:

@@ -394,5 +394,5 @@ def test_refusals(kind: str, options: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("seed", [-1, 0.5, None, True])
 def test_seed(seed: Any) -> None:
-    with pytest.raises(InvalidInputError, match="seed must be a whole number of at least 0, got -1"):
+    with pytest.raises(InvalidInputError, match="seed must be a whole number"):
         generate("tiny", seed=seed)

@@ -316,14 +316,14 @@ def test_weights_of_any_size_are_relative() -> None:
 
 
 def test_what_a_number_allocates_is_bounded() -> None:
-    with refused("n_experts = 1000000000; at most 32768 are taken"):
+    with refused("n_experts = 1000000000; at most 65536 are taken"):
         ExpertRouting([[[0]]], 10**9)
-    with refused("n_experts = 1000000; at most 32768"):
+    with refused("n_experts = 1000000; at most 65536"):
         TreeSearch(COST, 10**6, 10**6)
     with refused("n_layers = 1000000000 and n_experts = 1 are too many"):
         ExpertRouting(np.zeros((1, 10**9, 0), dtype=np.int16), 1)
-    with refused("300 scenarios of 3 nodes, 100 layers and 32768 experts are too many"):
-        sample = np.zeros((300, 3, 100, 0), dtype=np.int16)
+    with refused("300 scenarios of 3 nodes, 50 layers and 65536 experts are too many"):
+        sample = np.zeros((300, 3, 50, 0), dtype=np.int16)
         ExpertRouting.from_scenarios(sample, MOST_EXPERTS)
     with refused("scenarios"):
         sample_scenarios(np.ones((1, 1, 2)), 1, 10**12, seed=0)

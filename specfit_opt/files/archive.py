@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidInputError
+from ..schema import shown
 from .regular_file import open_regular, printable
 
 #: Bytes of a file; of its directory; of what it unpacks to, unless the file is large itself.
@@ -343,5 +344,6 @@ def _check_declared(
 
 
 def _listed(names: list[str]) -> str:
-    quoted = ", ".join(repr(name) for name in names)
+    more = [f"{len(names) - 8} more"] if len(names) > 8 else []
+    quoted = ", ".join([*map(shown, names[:8]), *more])
     return f"the array {quoted}" if len(names) == 1 else f"the arrays {quoted}"

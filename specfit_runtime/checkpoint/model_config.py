@@ -12,6 +12,7 @@ from typing import Any
 from specfit_opt.files.strict_json import read_json
 from specfit_opt.schema import (
     MAX_REAL,
+    MAX_WHOLE,
     Flag,
     Kind,
     Maybe,
@@ -62,6 +63,7 @@ _DRAWING: dict[str, Kind] = {
 }
 _GENERATION: dict[str, Kind] = {
     **dict.fromkeys(_DRAWING, _NUMBER),
+    "top_k": Maybe(Whole(least=-MAX_WHOLE)),
     **dict.fromkeys(
         ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"), _Tokens()
     ),

@@ -27,7 +27,9 @@ def read_text(path: str) -> str:
         path = "standard input"
         if sys.stdin is None:
             raise InvalidInputError("standard input is closed; give --prompt or --prompt-file")
-        content = sys.stdin.buffer.read(MAX_BYTES + 1)
+        # A program that calls this may have put a stream of text there.
+        given = getattr(sys.stdin, "buffer", sys.stdin).read(MAX_BYTES + 1)
+        content = given if isinstance(given, bytes) else given.encode("utf-8", "surrogatepass")
         if len(content) > MAX_BYTES:
             raise InvalidInputError(f"{path}: has more than {MAX_BYTES} bytes")
     else:
