@@ -44,12 +44,12 @@ def exclusively(parts: Iterable[tuple[object, str]], action: Callable[[], _Resul
     An interrupt may come at any point and be kept, with its traceback, for as long as it likes: the
     one reference to the holder is given up without a call, so nothing can come in between.
     """
-    holder: _Holder | None = _Holder(list(parts))
+    holder = _Holder(list(parts))
     try:
         _take(weakref.ref(holder))
         return action()
     finally:
-        holder = None
+        del holder
 
 
 @contextmanager
@@ -65,12 +65,12 @@ def held(part: object, message: str) -> Iterator[None]:
     BusyError
         If the part is taken.
     """
-    holder: _Holder | None = _Holder([(part, message)])
+    holder = _Holder([(part, message)])
     try:
         _take(weakref.ref(holder))
         yield
     finally:
-        holder = None
+        del holder
 
 
 def taken(what: str) -> str:
@@ -93,7 +93,8 @@ def loading() -> RLock:
 def _take(reference: weakref.ref[_Holder]) -> None:
     holder = reference()
     assert holder is not None  # the caller has it
-    parts, holder = holder.parts, None
+    parts = holder.parts
+    del holder
     with _guard:
         for key in [key for key, other in _holders.items() if other() is None]:
             del _holders[key]

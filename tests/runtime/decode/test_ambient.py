@@ -74,12 +74,12 @@ def settings():
     ids=["meta", "float64", "bfloat16", "inference", "grad", "deterministic", "errstate"],
 )
 def test_tokens_and_settings(tiny_folder, ambient):
-    prompt = tiny_prompt(8)
+    folder, prompt = tiny_folder("qwen3_moe"), tiny_prompt(8)
     want = tiny_model("qwen3_moe").generate(prompt, **GREEDY)
     with ExitStack() as stack:
         stack.enter_context(ambient())
         before = settings()
-        model = load_offloaded(tiny_folder("qwen3_moe"), expert_cache=3, dtype="float32")
+        model = load_offloaded(folder, expert_cache=3, dtype="float32")
         plain = model.generate(prompt, **GREEDY)
         # Measures, predicts, prefetches, calibrates, chooses: all parts that make tensors.
         spec = SpecFit("prompt-lookup", policy="specfit", prefetch=True)

@@ -34,7 +34,7 @@ PAD = next(token for token in range(160) if token not in PROMPT)
 FIELDS: dict[str, tuple[str, list[dict[str, object]]]] = {
     "max_length": ("same", [{"max_length": 20, "max_new_tokens": None}]),
     "max_new_tokens": ("same", [{"max_new_tokens": 1}, {"max_new_tokens": 5}]),
-    "min_length": ("same", [{"min_length": 20, "eos_token_id": [3, 9, 60], "pad_token_id": PAD}]),
+    "min_length": ("same", [{"min_length": 15, "eos_token_id": [3, 9, 60], "pad_token_id": PAD}]),
     "min_new_tokens": ("same", [{"min_new_tokens": 9, "eos_token_id": 5, "pad_token_id": PAD}]),
     "early_stopping": ("same", [{"early_stopping": True}]),
     "max_time": ("same", [{"max_time": 1e5}, {"max_time": 1e-9}]),
@@ -318,7 +318,6 @@ LEFTOVERS: list[tuple[str, dict[str, object]]] = [
     ("config.json", {"output_attentions": True}),
     ("config.json", {"output_router_logits": True}),
     ("config.json", {"torch_dtype": "float32"}),
-    ("config.json", {"return_dict": False}),
 ]
 
 
