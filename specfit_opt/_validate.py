@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from .errors import InvalidInputError
 from .limits import MOST_RATE, MOST_SECONDS
+from .schema import shown
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
@@ -124,7 +125,9 @@ def checked_time_limit(seconds: Any) -> float | None:
         return None
     number = real_number(seconds, "time_limit", "seconds")
     if not number > 0.0:
-        raise InvalidInputError(f"time_limit must be a positive number of seconds: {seconds!r}")
+        raise InvalidInputError(
+            f"time_limit must be a positive number of seconds, got {shown(seconds)}"
+        )
     return number
 
 
@@ -142,9 +145,9 @@ def positive_integer(value: Any, name: str, most: int | None = None) -> int:
         If it is no integer or out of range.
     """
     if not is_whole(value) or value < 1:
-        raise InvalidInputError(f"{name} must be a positive integer, got {value!r}")
+        raise InvalidInputError(f"{name} must be a positive integer, got {shown(value)}")
     if most is not None and value > most:
-        raise InvalidInputError(f"{name} = {value}; at most {most} are taken")
+        raise InvalidInputError(f"{name} = {shown(value)}; at most {most} are taken")
     return int(value)
 
 
@@ -183,7 +186,7 @@ def real_number(value: Any, name: str, unit: str) -> float:
             raise TypeError
         return float(value)
     except (TypeError, ValueError):
-        raise InvalidInputError(f"{name} must be a number of {unit}, got {value!r}") from None
+        raise InvalidInputError(f"{name} must be a number of {unit}, got {shown(value)}") from None
     except OverflowError:
         raise InvalidInputError(
             f"{name} is an integer that is too large for double precision"

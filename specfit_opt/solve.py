@@ -12,6 +12,7 @@ from .errors import InvalidInputError
 from .instance import Instance
 from .methods import get_method
 from .routing import ExpertRouting
+from .schema import shown
 from .solution import Solution
 from .tree import DraftTree
 
@@ -126,6 +127,8 @@ def solve_instance(
     MissingExtraError
         If the method needs a package that is not installed.
     """
+    if not isinstance(instance, Instance):
+        raise InvalidInputError(f"expected an Instance, got {type(instance).__name__}")
     select = get_method(method).select
     rate = checked_rate(rate)
     if max_nodes is not None:
@@ -143,7 +146,7 @@ def checked_max_nodes(max_nodes: Any, instance: Instance) -> int:
     if not whole or max_nodes < n_roots:
         raise InvalidInputError(
             f"max_nodes must be an integer of at least {n_roots} (the roots count), "
-            f"got {max_nodes!r}"
+            f"got {shown(max_nodes)}"
         )
     most = min(int(max_nodes), instance.tree.n_nodes)
     time = instance.cost_model.node_time

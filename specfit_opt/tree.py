@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from ._validate import float_array, frozen, integer_array, is_whole, refreeze
 from .errors import InvalidInputError, MissingExtraError
 from .limits import MOST_NODES
+from .schema import shown
 
 if TYPE_CHECKING:
     import networkx
@@ -241,7 +242,9 @@ class DraftTree:
             If there is no such node.
         """
         if not is_whole(node) or not 0 <= node < self.n_nodes:
-            raise InvalidInputError(f"node {node!r} is not in the tree of {self.n_nodes} nodes")
+            raise InvalidInputError(
+                f"node {shown(node)} is not in the tree of {self.n_nodes} nodes"
+            )
         nodes = [node]
         while (up := int(self.parent[nodes[-1]])) >= 0:
             nodes.append(up)

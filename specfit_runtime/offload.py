@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from specfit_opt.path_weights import PathWeights
+from specfit_opt.schema import shown
 
 from .checkpoint import (
     Checkpoint,
@@ -350,7 +351,7 @@ def load_offloaded(
     if scratch is None:
         scratch = default_scratch(index.n_experts, index.top_k)
     elif isinstance(scratch, bool) or not isinstance(scratch, int) or scratch < 0:
-        raise InvalidInputError(f"scratch must be a whole number of slots, got {scratch!r}")
+        raise InvalidInputError(f"scratch must be a whole number of slots, got {shown(scratch)}")
     slots = slots_per_layer(
         expert_cache,
         n_experts=index.n_experts,

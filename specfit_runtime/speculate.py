@@ -13,7 +13,8 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ._ambient import usual_float_errors
 from .acceptance import AcceptanceCalibrator, CalibrationState
-from .calibration import OnlineCorrection, RuntimeProfile, calibrate, load_profile
+from .calibration import OnlineCorrection, RuntimeProfile, load_profile
+from .calibration.measure import calibrate_briefly
 from .decode.hooks import streamer_of_generate
 from .decode.learned import Learned
 from .decode.loop import DecodeLoop
@@ -254,7 +255,7 @@ class SpecFit:
             if drafter is not None and policy.priced:
                 self._profile.check_drafter(drafter.name)
         elif profile is None and policy.priced:
-            profile = calibrate(model, drafter, quick=True)
+            profile = calibrate_briefly(model, drafter)
         correction = None
         if profile is not None and policy.priced:
             # The line, because a table would have to cover every size that a tree may grow to.

@@ -45,6 +45,7 @@ from ..cost import CostModel
 from ..errors import InvalidInputError
 from ..instance import Instance
 from ..routing import ExpertRouting
+from ..schema import shown
 from ..tree import PROBABILITY_TOLERANCE, DraftTree
 from .archive import Field, named, read_archive
 from .atomic import atomic_write
@@ -262,7 +263,8 @@ class Trace:
         if found is None:
             if not 0 <= index < self.n_cycles:
                 raise InvalidInputError(
-                    f"the trace has no cycle {index!r}; its cycles are 0 to {self.n_cycles - 1}"
+                    f"the trace has no cycle {shown(index)}; its cycles are 0 to "
+                    f"{self.n_cycles - 1}"
                 )
             found = cycles[int(index)] = TraceCycle(self, int(index))
         return found
@@ -583,7 +585,7 @@ def _check_accepted(trace: Trace) -> None:
 def _check_experts(trace: Trace) -> None:
     n_experts, ids = trace.n_experts, trace.experts
     if not isinstance(n_experts, (int, np.integer)) or n_experts < 1:
-        raise InvalidInputError(f"n_experts must be a positive integer, got {n_experts!r}")
+        raise InvalidInputError(f"n_experts must be a positive integer, got {shown(n_experts)}")
     outside = (ids < -1) | (ids >= n_experts)
     if outside.any():
         v, layer, slot = (int(i) for i in np.argwhere(outside)[0])

@@ -6,6 +6,7 @@ from typing import Any
 
 from .._validate import is_whole
 from ..errors import InvalidInputError
+from ..schema import shown
 
 
 def integer_option(value: Any, name: str, least: int, most: int | None = None) -> int:
@@ -19,7 +20,7 @@ def integer_option(value: Any, name: str, least: int, most: int | None = None) -
     if not is_whole(value) or value < least or (most is not None and value > most):
         above = "" if most is None else f" and at most {most}"
         raise InvalidInputError(
-            f"option {name} must be an integer of at least {least}{above}, got {value!r}"
+            f"option {name} must be an integer of at least {least}{above}, got {shown(value)}"
         )
     return int(value)
 
@@ -34,6 +35,6 @@ def choice_option(value: Any, name: str, choices: tuple[str, ...]) -> str:
     """
     if not isinstance(value, str) or value not in choices:
         raise InvalidInputError(
-            f"option {name} must be one of {', '.join(map(repr, choices))}, got {value!r}"
+            f"option {name} must be one of {', '.join(map(repr, choices))}, got {shown(value)}"
         )
     return str(value)

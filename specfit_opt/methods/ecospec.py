@@ -9,6 +9,7 @@ import numpy as np
 from .._validate import real_number
 from ..errors import InvalidInputError
 from ..instance import Instance
+from ..schema import shown
 from ..solution import Solution, build_solution
 from ._options import choice_option, integer_option
 from ._sizes import allowed_sizes, mask_of, nearest_allowed
@@ -100,7 +101,7 @@ def _checked_eps(value: float) -> float:
         eps = math.nan
     if not _LEAST_EPS <= eps <= 1.0 / _LEAST_EPS:
         raise InvalidInputError(
-            f"option eps must be positive and finite, got {value!r}; it may be from "
+            f"option eps must be positive and finite, got {shown(value)}; it may be from "
             f"{_LEAST_EPS:g} to {1.0 / _LEAST_EPS:g}"
         )
     return eps

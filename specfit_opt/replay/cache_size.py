@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidInputError
+from ..schema import shown
 
 _UNITS = {
     "B": 1.0,
@@ -21,7 +22,7 @@ _UNITS = {
     "TIB": 2.0**40,
 }
 _NUMBER = r"(?P<number>\d+(?:\.\d*)?|\.\d+)"
-_SLOTS = re.compile(r"\d+")
+_SLOTS = re.compile(r"\d{1,18}")
 _SHARE = re.compile(rf"{_NUMBER}\s*%")
 _BYTES = re.compile(rf"{_NUMBER}\s*(?P<unit>[A-Za-z]+)")
 _FORMS = 'slots per layer (32), a share of the experts ("25%") or bytes ("8GB", "8GiB")'
@@ -59,31 +60,31 @@ def slots_of(
     if isinstance(size, (int, np.integer)) and not isinstance(size, bool):
         return _checked_slots(int(size), n_experts)
     if not isinstance(size, str):
-        raise InvalidInputError(f"cache size {size!r} is not understood; give {_FORMS}")
+        raise InvalidInputError(f"cache size {shown(size)} is not understood; give {_FORMS}")
     text = size.strip()
     if _SLOTS.fullmatch(text):
         return _checked_slots(int(text), n_experts)
     if share := _SHARE.fullmatch(text):
         percent = float(share["number"])
         if percent > 100.0:
-            raise InvalidInputError(f"cache size {size!r} exceeds 100% of the experts")
+            raise InvalidInputError(f"cache size {shown(size)} exceeds 100% of the experts")
         # The tolerance keeps 12.5% of 64 from becoming 7 by rounding.
         slots = int(percent / 100.0 * n_experts + 1e-9)
     elif amount := _BYTES.fullmatch(text):
         unit = _UNITS.get(amount["unit"].upper())
         if unit is None:
             raise InvalidInputError(
-                f"cache size {size!r}: unit {amount['unit']!r} is unknown; use one of "
+                f"cache size {shown(size)}: unit {amount['unit']!r} is unknown; use one of "
                 "B, kB, MB, GB, TB, KiB, MiB, GiB, TiB"
             )
         per_slot = float(np.sum(layer_bytes)) * layer_repeat
-        slots = min(int(float(amount["number"]) * unit / per_slot + 1e-9), n_experts)
+        slots = int(min(float(amount["number"]) * unit / per_slot + 1e-9, n_experts))
     else:
-        raise InvalidInputError(f"cache size {size!r} is not understood; give {_FORMS}")
+        raise InvalidInputError(f"cache size {shown(size)} is not understood; give {_FORMS}")
     if slots < 1:
         raise InvalidInputError(
-            f"a cache of {size!r} does not hold one expert per layer; give more, or 0 slots to "
-            "replay without a cache"
+            f"a cache of {shown(size)} does not hold one expert per layer; give more, or 0 slots "
+            "to replay without a cache"
         )
     return slots
 

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..errors import InvalidInputError
 from ..files import Trace
 from ..profiles import HardwareProfile
+from ..schema import shown
 from ..solution import node_time_at
 from .policies import Choice, PassState, Policy, default_policies, make_policies
 from .pool import Pool
@@ -150,7 +151,7 @@ def check_warmup(warmup: int) -> None:
         If it is no whole number of at least 0.
     """
     if warmup != int(warmup) or warmup < 0:
-        raise InvalidInputError(f"warmup must be a number of positions >= 0, got {warmup!r}")
+        raise InvalidInputError(f"warmup must be a number of positions >= 0, got {shown(warmup)}")
 
 
 class _Pools(dict[int, Pool]):

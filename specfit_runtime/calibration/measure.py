@@ -119,13 +119,40 @@ def calibrate(
     >>> sr.offload_of(model).close()
     """
     offload = offload_of(model)
-    max_nodes = Whole(1)(max_nodes, "max_nodes")
-    repeats = Whole(1)(repeats, "repeats")
-    levels = Whole(1)(draft_levels, "draft_levels")
-    top_k = Whole(1)(draft_top_k, "draft_top_k")
-    width = Whole(1)(draft_width, "draft_width")
     if isinstance(drafter, str):
         drafter = make_drafter(drafter)
+
+    def measure() -> RuntimeProfile:
+        return _measure(
+            model, drafter, max_nodes, repeats, prompt, (draft_levels, draft_top_k, draft_width),
+            quick, progress,
+        )
+
+    parts = [(offload, BUSY), (drafter, taken("drafter"))]
+    return exclusively([part for part in parts if part[0] is not None], measure)
+
+
+def calibrate_briefly(model: Any, drafter: Drafter | None) -> RuntimeProfile:
+    """Do ``calibrate(quick=True)`` for a caller who keeps model and drafter for himself already."""
+    shape = DRAFT_LEVELS, DRAFT_TOP_K, DRAFT_WIDTH
+    return _measure(model, drafter, MAX_NODES, REPEATS, None, shape, True, None)
+
+
+def _measure(
+    model: Any,
+    drafter: Drafter | None,
+    max_nodes: int,
+    repeats: int,
+    prompt: Sequence[int] | None,
+    draft_shape: tuple[int, int, int],
+    quick: bool,
+    progress: Callable[[int, int], None] | None,
+) -> RuntimeProfile:
+    offload = offload_of(model)
+    max_nodes = Whole(1)(max_nodes, "max_nodes")
+    repeats = Whole(1)(repeats, "repeats")
+    names = ("draft_levels", "draft_top_k", "draft_width")
+    levels, top_k, width = (Whole(1)(n, s) for n, s in zip(draft_shape, names, strict=True))
     if quick:
         sizes = tuple(n for n in _QUICK_SIZES if n <= max_nodes)
         repeats = min(repeats, _QUICK_REPEATS)
@@ -134,21 +161,19 @@ def calibrate(
     # Nothing here draws from torch's generators; a drafter of someone else's might.
     devices = [offload.device] if offload.device.type == "cuda" else []
 
-    def measure() -> RuntimeProfile:
-        with preserved(offload.cache), torch.random.fork_rng(devices=devices):
-            if drafter is not None and not drafter.bound_to(model):
-                with loading():
-                    drafter.bind(model)
-            bench = _Bench(
-                model, offload, drafter, sizes, prompt, (levels, top_k, width), quick, progress
-            )
-            bench.run(repeats)
-            return bench.profile(_name_of(model))
-
-    with usual_float_errors():
-        # Before a decode, that one has all of them already.
-        parts = [] if quick else [(offload, BUSY), (drafter, taken("drafter"))]
-        return exclusively([part for part in parts if part[0] is not None], measure)
+    with (
+        usual_float_errors(),
+        preserved(offload.cache),
+        torch.random.fork_rng(devices=devices),
+    ):
+        if drafter is not None and not drafter.bound_to(model):
+            with loading():
+                drafter.bind(model)
+        bench = _Bench(
+            model, offload, drafter, sizes, prompt, (levels, top_k, width), quick, progress
+        )
+        bench.run(repeats)
+        return bench.profile(_name_of(model))
 
 
 class _Bench:

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from specfit_opt.schema import shown
+
 from ..errors import BusyError, InvalidInputError
 from ..stores._fork import renew_after_fork
 from ..stores._host_memory import available_bytes
@@ -638,7 +640,7 @@ def _checked_slots(slots: Sequence[int], n_layers: int, n_experts: int) -> tuple
     for layer, n in enumerate(counts):
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or not 1 <= n <= n_experts:
             raise InvalidInputError(
-                f"slots[{layer}] must be a whole number from 1 to {n_experts}, got {n!r}"
+                f"slots[{layer}] must be a whole number from 1 to {n_experts}, got {shown(n)}"
             )
     return tuple(int(n) for n in counts)
 
@@ -647,7 +649,7 @@ def _checked_scratch(scratch: Any, slots: Sequence[int], n_experts: int) -> int:
     least = 0 if all(n == n_experts for n in slots) else 1
     if isinstance(scratch, bool) or not isinstance(scratch, (int, np.integer)) or scratch < least:
         raise InvalidInputError(
-            f"scratch must be a whole number of slots, at least {least}, got {scratch!r}"
+            f"scratch must be a whole number of slots, at least {least}, got {shown(scratch)}"
         )
     return int(scratch)
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from specfit_opt.schema import shown
+
 from ..errors import InvalidInputError
 
 _UNITS = {
@@ -72,13 +74,13 @@ def slots_per_layer(
     extra = scratch * max(sizes, default=0)
     least = f"the least is one expert per layer, {sum(sizes) + extra} bytes with the scratch slab"
     if isinstance(size, (bool, np.bool_)):
-        raise InvalidInputError(f"expert_cache {size!r} is not understood; give {_FORMS}")
+        raise InvalidInputError(f"expert_cache {shown(size)} is not understood; give {_FORMS}")
     if isinstance(size, (int, np.integer)):
         return _equal(int(size), size, n_experts, sizes, least)
     if isinstance(size, (float, np.floating)):
         return _equal(_share(float(size), size, n_experts), size, n_experts, sizes, least)
     if not isinstance(size, str):
-        raise InvalidInputError(f"expert_cache {size!r} is not understood; give {_FORMS}")
+        raise InvalidInputError(f"expert_cache {shown(size)} is not understood; give {_FORMS}")
     text = size.strip()
     if _SLOTS.fullmatch(text):
         return _equal(int(text), size, n_experts, sizes, least)
@@ -89,17 +91,17 @@ def slots_per_layer(
         return _equal(_share(float(text), size, n_experts), size, n_experts, sizes, least)
     amount = _BYTES.fullmatch(text)
     if amount is None:
-        raise InvalidInputError(f"expert_cache {size!r} is not understood; give {_FORMS}")
+        raise InvalidInputError(f"expert_cache {shown(size)} is not understood; give {_FORMS}")
     unit = _UNITS.get(amount["unit"].upper())
     if unit is None:
         raise InvalidInputError(
-            f"expert_cache {size!r}: unit {amount['unit']!r} is unknown; use one of "
+            f"expert_cache {shown(size)}: unit {amount['unit']!r} is unknown; use one of "
             "B, kB, MB, GB, TB, KiB, MiB, GiB, TiB"
         )
     room = math.floor(Fraction(amount["number"]) * unit) - extra
     slots = min(room // sum(sizes), n_experts)
     if slots < 1:
-        raise InvalidInputError(f"expert_cache {size!r} is too small: {least}; give more")
+        raise InvalidInputError(f"expert_cache {shown(size)} is too small: {least}; give more")
     rest = room - slots * sum(sizes)
     result = []
     for n_bytes in sizes:
@@ -124,7 +126,8 @@ def _share(share: float, size: Any, n_experts: int) -> int:
         if share > 1.0:
             hint = "; slots per layer are written without a point, such as 16"
         raise InvalidInputError(
-            f"expert_cache {size!r}: a share of the experts must be above 0 and at most 1{hint}"
+            f"expert_cache {shown(size)}: a share of the experts must be above 0 and at most "
+            f"1{hint}"
         )
     return math.floor(share * n_experts + _TOLERANCE)
 
@@ -133,5 +136,5 @@ def _equal(
     slots: int, size: Any, n_experts: int, sizes: Sequence[int], least: str
 ) -> tuple[int, ...]:
     if slots < 1:
-        raise InvalidInputError(f"expert_cache {size!r} is too small: {least}; give more")
+        raise InvalidInputError(f"expert_cache {shown(size)} is too small: {least}; give more")
     return (min(slots, n_experts),) * len(sizes)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specfit_opt import CostModel
+from specfit_opt.schema import shown
 
 from ..errors import InvalidInputError
 
@@ -292,7 +293,7 @@ class PolicyKind:
         if dash and len(last) == 1 and last.isupper():
             if name == stem:
                 return (self.default,)
-            found = re.fullmatch(rf"{re.escape(stem)}-(\d+)", name)
+            found = re.fullmatch(rf"{re.escape(stem)}-(\d{{1,9}})", name)
             return None if found is None else (int(found[1]),)
         return (None,) if name == self.name else None
 
@@ -307,5 +308,5 @@ def positive(value: Any, what: str) -> int:
     """
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
     if not whole or value < 1:
-        raise InvalidInputError(f"{what} must be an integer of at least 1, got {value!r}")
+        raise InvalidInputError(f"{what} must be an integer of at least 1, got {shown(value)}")
     return int(value)

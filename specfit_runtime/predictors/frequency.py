@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specfit_opt.schema import shown
+
 from ..errors import InvalidInputError
 from .registry import DraftNodes, PredictorKind, RoutingPredictor, checked_experts, checked_shape
 
@@ -63,7 +65,7 @@ class Frequency(RoutingPredictor):
         whole = isinstance(capacity, (int, np.integer)) and not isinstance(capacity, bool)
         if not whole or capacity < 1:
             raise InvalidInputError(
-                f"capacity must be a positive number of token ids, got {capacity!r}"
+                f"capacity must be a positive number of token ids, got {shown(capacity)}"
             )
         self.capacity = int(capacity)
         self._shape: tuple[int, int, int] | None = None

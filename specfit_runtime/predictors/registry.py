@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from specfit_opt.schema import shown
+
 from ..errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -165,7 +167,7 @@ def checked_shape(n_layers: int, n_experts: int, top_k: int) -> tuple[int, int, 
     for name, value in (("n_layers", n_layers), ("n_experts", n_experts), ("top_k", top_k)):
         whole = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
         if not whole or value < 1:
-            raise InvalidInputError(f"{name} must be a positive integer, got {value!r}")
+            raise InvalidInputError(f"{name} must be a positive integer, got {shown(value)}")
     if top_k > n_experts:
         raise InvalidInputError(f"a token cannot use {top_k} of {n_experts} experts")
     return int(n_layers), int(n_experts), int(top_k)

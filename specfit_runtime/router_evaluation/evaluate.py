@@ -13,7 +13,7 @@ from specfit_opt.instance import check_sizes
 from specfit_opt.profiles import HardwareProfile, load_profile
 from specfit_opt.profiles.profile import checked_expert_bytes
 from specfit_opt.replay import DEFAULT_CACHE, WARMUP, slots_of
-from specfit_opt.schema import Whole
+from specfit_opt.schema import Whole, shown
 
 from ..errors import InvalidInputError
 from ..predictors import RoutingPredictor, make_predictor
@@ -84,7 +84,7 @@ def evaluate_router(
     made = make_predictor(predictor)
     machines = [load_profile(profile) for profile in profiles]
     if warmup != int(warmup) or warmup < 0:
-        raise InvalidInputError(f"warmup must be a number of positions >= 0, got {warmup!r}")
+        raise InvalidInputError(f"warmup must be a number of positions >= 0, got {shown(warmup)}")
     most = int(np.diff(trace.cycle_start).max())
     cells = []
     for machine in machines:

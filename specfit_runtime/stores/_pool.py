@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from specfit_opt.schema import shown
+
 from ..errors import InvalidInputError, StoreError
 from ._cuda import is_over
 from ._fork import renew_after_fork
@@ -31,7 +33,7 @@ def checked_threads(io_threads: Any) -> int:
     """
     if isinstance(io_threads, bool) or not isinstance(io_threads, int) or io_threads < 1:
         raise InvalidInputError(
-            f"io_threads must be a whole number of at least 1, got {io_threads!r}"
+            f"io_threads must be a whole number of at least 1, got {shown(io_threads)}"
         )
     return io_threads
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from specfit_opt.schema import shown
+
 from ..errors import InvalidInputError
 from ._fork import renew_after_fork
 from .protocol import ExpertStore, StoreCounters, Ticket
@@ -141,6 +143,6 @@ def checked_bandwidth(value: Any) -> float:
         number = float("nan")
     if not 0.0 < number < float("inf"):
         raise InvalidInputError(
-            f"link_bandwidth must be positive, finite bytes per second, got {value!r}"
+            f"link_bandwidth must be positive, finite bytes per second, got {shown(value)}"
         )
     return number

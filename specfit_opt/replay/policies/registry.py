@@ -121,7 +121,7 @@ class PolicyKind:
         """Return the number in ``name`` (None if the kind has none) in a tuple, if it fits."""
         stem, dash, last = self.name.rpartition("-")
         if dash and len(last) == 1 and last.isupper():
-            found = re.fullmatch(rf"{re.escape(stem)}-(\d+)", name)
+            found = re.fullmatch(rf"{re.escape(stem)}-(\d{{1,9}})", name)
             return None if found is None else (int(found[1]),)
         return (None,) if name == self.name else None
 
