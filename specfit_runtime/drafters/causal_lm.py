@@ -359,7 +359,8 @@ def _checked_config(folder: Path) -> Any:
 
 def _load(folder: Path, config: Any, dtype: torch.dtype) -> Any:
     """Return the model in a folder, on the CPU."""
-    with reading(folder, "the weights do not fit config.json, or cannot be loaded, in"), torch.device("cpu"):
+    what = "the weights do not fit config.json, or cannot be loaded, in"
+    with reading(folder, what), torch.device("cpu"):
         from_pretrained: Any = AutoModelForCausalLM.from_pretrained
         model, found = from_pretrained(
             folder,
