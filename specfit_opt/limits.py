@@ -11,6 +11,7 @@ of packed rows, and arrays over layers and experts of 32 MiB.
 from __future__ import annotations
 
 from .errors import InvalidInputError
+from .schema import shown
 
 #: Most seconds of any one time; only ``node_time`` may hold inf, for a size that is not allowed.
 MOST_SECONDS = 1e12
@@ -40,10 +41,12 @@ def check_layers(n_layers: int, n_experts: int) -> None:
         If there are more than are taken.
     """
     if n_experts > MOST_EXPERTS:
-        raise InvalidInputError(f"n_experts = {n_experts}; at most {MOST_EXPERTS} are taken")
+        raise InvalidInputError(
+            f"n_experts = {shown(n_experts)}; at most {MOST_EXPERTS} are taken"
+        )
     if n_layers * n_experts > MOST_LAYER_EXPERTS:
         raise InvalidInputError(
-            f"n_layers = {n_layers} and n_experts = {n_experts} are too many; at most "
+            f"n_layers = {shown(n_layers)} and n_experts = {n_experts} are too many; at most "
             f"{MOST_LAYER_EXPERTS} experts are taken over all layers"
         )
 
@@ -58,7 +61,9 @@ def check_size(n_nodes: int, n_layers: int, n_experts: int, n_scenarios: int = 1
     """
     check_layers(n_layers, n_experts)
     if n_nodes > MOST_NODES:
-        raise InvalidInputError(f"the tree has {n_nodes} nodes; at most {MOST_NODES} are taken")
+        raise InvalidInputError(
+            f"the tree has {shown(n_nodes)} nodes; at most {MOST_NODES} are taken"
+        )
     words = n_nodes * n_scenarios * n_layers * -(-n_experts // 64)
     if words > MOST_WORDS:
         scenarios = "" if n_scenarios == 1 else f"{n_scenarios} scenarios of "

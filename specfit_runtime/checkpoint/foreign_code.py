@@ -59,7 +59,8 @@ def refuse_code(folder: Path) -> None:
                     f"out of {name} or {file} out of the folder; otherwise load a checkpoint of a "
                     "type that Transformers knows"
                 )
-        _refuse_kernels(path, content)
+        if name == "config.json":
+            _refuse_kernels(path, content)
 
 
 def _classes(auto_map: Any) -> Iterator[tuple[str, str]]:
@@ -73,7 +74,7 @@ def _classes(auto_map: Any) -> Iterator[tuple[str, str]]:
 
 def _refuse_kernels(path: Path, content: Mapping[str, Any], place: str = "") -> None:
     for key, value in content.items():
-        allowed = _CHOICES.get(key.strip("_").removesuffix("_internal"))
+        allowed = _CHOICES.get(key.removeprefix("_"))
         if allowed is not None and value not in allowed:
             names = ", ".join(str(name) for name in allowed if name)
             raise CheckpointError(

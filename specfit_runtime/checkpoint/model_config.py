@@ -111,7 +111,11 @@ def read_model_config(folder: Path, checkpoint: Checkpoint) -> Any:
     refuse_code(folder)
     _check_sizes(path, read_json(path, error=CheckpointError), checkpoint)
     with reading(path, "Transformers cannot use"):
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        # A leftover of training with other tools, with which stock models cannot run at all.
+        for part in (config, config.get_text_config()):
+            part.return_dict = True
+        return config
 
 
 def read_generation_config(folder: Path) -> Any | None:

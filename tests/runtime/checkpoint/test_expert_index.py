@@ -305,8 +305,7 @@ def test_a_shard_that_lacks_what_the_index_promises(tiny_folder: Any, tmp_path: 
 def test_a_malformed_index(tiny_folder: Any, tmp_path: Path, content: str) -> None:
     folder = sharded(tiny_folder, tmp_path)
     (folder / "model.safetensors.index.json").write_text(content)
-    expected = r"index\.json: (no JSON|it must be|it lacks|weight_map)"
-    with pytest.raises(CheckpointError, match=expected):
+    with pytest.raises(CheckpointError, match=r"index\.json: (no JSON|it |weight_map)"):
         Checkpoint(folder)
 
 
