@@ -141,7 +141,7 @@ def read_archive(
             raise
         except _UNREADABLE as error:
             raise InvalidInputError(
-                f"the archive is truncated or damaged ({error}); copy it again or write it with "
+                f"the archive is truncated or damaged ({str(error)[:200]}); copy it again or write it with "
                 f"{writer}"
             ) from error
 
@@ -267,7 +267,7 @@ def _array(
         raise
     except _UNREADABLE as error:
         raise InvalidInputError(
-            f"array {name!r} is truncated or damaged ({error}); copy the file again or write it "
+            f"array {name!r} is truncated or damaged ({str(error)[:200]}); copy the file again or write it "
             f"with {writer}"
         ) from error
     if field.sets:

@@ -40,6 +40,8 @@ def open_regular(
     """
     refuse = error or InvalidInputError
     name = printable(path)
+    if not isinstance(path, (str, bytes, os.PathLike)):  # a number would be an open descriptor
+        raise refuse(f"{name}: is no name of a file")
     try:
         handle = open(path, "rb", opener=_open)  # noqa: SIM115  # closed below
     except OSError as problem:

@@ -126,7 +126,7 @@ def test_no_regular_file(tmp_path: Path) -> None:
     for name in ("folder", "none"):
         with pytest.raises(MyError, match=f"{name}.json: cannot be read: "):
             read_json(tmp_path / f"{name}.json", error=MyError)
-    for nonsense in ("a\0b", "\ud800", 1.5):
+    for nonsense in ("a\0b", "\ud800", 1.5, 1, True):
         with pytest.raises(InvalidInputError, match="is no name of a file"):
             read_json(nonsense)  # type: ignore[arg-type]
 
