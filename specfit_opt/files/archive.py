@@ -141,8 +141,8 @@ def read_archive(
             raise
         except _UNREADABLE as error:
             raise InvalidInputError(
-                f"the archive is truncated or damaged ({str(error)[:200]}); copy it again or write it with "
-                f"{writer}"
+                f"the archive is truncated or damaged ({str(error)[:200]}); copy it again "
+                f"or write it with {writer}"
             ) from error
 
 
@@ -267,8 +267,8 @@ def _array(
         raise
     except _UNREADABLE as error:
         raise InvalidInputError(
-            f"array {name!r} is truncated or damaged ({str(error)[:200]}); copy the file again or write it "
-            f"with {writer}"
+            f"array {name!r} is truncated or damaged ({str(error)[:200]}); copy the file "
+            f"again or write it with {writer}"
         ) from error
     if field.sets:
         sizes[field.sets] = (int(array), name)
