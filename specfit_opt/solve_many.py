@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
-import uuid
-from collections.abc import Iterable
-from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from ._validate import checked_rate, checked_time_limit, positive_integer
 from .cost import CostModel
 from .errors import InvalidInputError
 from .instance import Instance
-from .kernel.interrupt import look_up, stopped_by
+from .kernel.interrupt import FolderGone, Stop, look_up, stopped_by
 from .methods import get_method
 from .routing import ExpertRouting
 from .solution import Solution
@@ -22,10 +23,6 @@ from .tree import DraftTree
 
 #: Most problems that are handed to a worker at once.
 LARGEST_CHUNK = 64
-
-#: Calls, by name, of which an interrupt ended a task in this process: a worker of a process pool
-#: has the next task in its queue already, where nobody can cancel it.
-_interrupted: set[str] = set()
 
 Problem = Instance | tuple[DraftTree, ExpertRouting, CostModel]
 
@@ -68,8 +65,8 @@ def solve_many(
     Notes
     -----
     Whatever is raised, an interrupt (Ctrl-C) too, tasks that have not started are cancelled, and
-    those that run in a ThreadPoolExecutor end at once. Worker processes get the interrupt of a
-    terminal themselves; what reaches this process alone lets them finish the tasks that they have.
+    those that run in a ThreadPoolExecutor or a ProcessPoolExecutor end at once. Another executor's
+    workers finish the tasks that they have.
 
     Examples
     --------
@@ -92,21 +89,38 @@ def solve_many(
     ]
     if executor is None:
         return [s for chunk in chunks for s in _unwrap(_solve_chunk(*chunk, solve_options))]
-    # Threads of this process are told to stop by an event; other processes get no word from here.
-    stop = threading.Event() if isinstance(executor, ThreadPoolExecutor) else None
-    name = uuid.uuid4().hex
     futures: list[Future[list[Solution] | _Refusal]] = []
-    try:
-        futures.extend(
-            executor.submit(_solve_chunk, *chunk, solve_options, name, stop) for chunk in chunks
-        )
-        return [solution for future in futures for solution in _unwrap(future.result())]
-    finally:
-        # After success there is nothing left to stop or to cancel.
-        if stop is not None:
-            stop.set()
-        for future in futures:
-            future.cancel()
+    with _stop_at_the_end(executor) as stop:
+        try:
+            futures.extend(
+                executor.submit(_solve_chunk, *chunk, solve_options, stop) for chunk in chunks
+            )
+            return [solution for future in futures for solution in _unwrap(future.result())]
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+@contextmanager
+def _stop_at_the_end(executor: Executor) -> Iterator[Stop | None]:
+    """Yield what tells the workers that nobody waits for them any more once the block is left.
+
+    Worker processes get a folder's name: to workers elsewhere, which do not see it, it would be
+    gone from the start, so those are told nothing.
+    """
+    from concurrent.futures import ProcessPoolExecutor
+
+    if isinstance(executor, ThreadPoolExecutor):
+        event = threading.Event()
+        try:
+            yield event
+        finally:
+            event.set()
+    elif isinstance(executor, ProcessPoolExecutor):
+        with tempfile.TemporaryDirectory(prefix="specfit-") as folder:
+            yield FolderGone(folder)
+    else:
+        yield None
 
 
 @dataclass(frozen=True)
@@ -122,12 +136,9 @@ def _solve_chunk(
     first: int,
     instances: list[Instance],
     options: dict[str, Any],
-    name: str = "",
-    stop: threading.Event | None = None,
+    stop: Stop | None = None,
 ) -> list[Solution] | _Refusal:
     solutions = []
-    if name and name in _interrupted:
-        raise CancelledError
     with stopped_by(stop):
         for index, instance in enumerate(instances, first):
             look_up()
@@ -135,9 +146,6 @@ def _solve_chunk(
                 solutions.append(solve_instance(instance, **options))
             except InvalidInputError as error:
                 return _Refusal(index, instance.name, error)
-            except KeyboardInterrupt:
-                _interrupted.add(name)
-                raise
             except Exception as error:
                 error.add_note(f"while solving {_label(index, instance.name)}")
                 raise
