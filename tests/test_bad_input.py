@@ -466,7 +466,7 @@ def test_array_of_impossible_size(instance_file: Path) -> None:
     with zipfile.ZipFile(instance_file, "w") as archive:
         for name, content in members.items():
             archive.writestr(name, content)
-    with refused("array 'parent' is truncated or damaged"):
+    with refused("array 'parent' does not begin with a plain dtype and a shape"):
         load_instance(instance_file)
 
 

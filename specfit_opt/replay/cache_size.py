@@ -60,7 +60,7 @@ def slots_of(
     if isinstance(size, (int, np.integer)) and not isinstance(size, bool):
         return _checked_slots(int(size), n_experts)
     if not isinstance(size, str):
-        raise InvalidInputError(f"cache size {shown(size)} is not understood; give {_FORMS}")
+        raise InvalidInputError(f"cache size {size!r} is not understood; give {_FORMS}")
     text = size.strip()
     if _SLOTS.fullmatch(text):
         return _checked_slots(int(text), n_experts)

@@ -74,13 +74,13 @@ def slots_per_layer(
     extra = scratch * max(sizes, default=0)
     least = f"the least is one expert per layer, {sum(sizes) + extra} bytes with the scratch slab"
     if isinstance(size, (bool, np.bool_)):
-        raise InvalidInputError(f"expert_cache {shown(size)} is not understood; give {_FORMS}")
+        raise InvalidInputError(f"expert_cache {size!r} is not understood; give {_FORMS}")
     if isinstance(size, (int, np.integer)):
         return _equal(int(size), size, n_experts, sizes, least)
     if isinstance(size, (float, np.floating)):
         return _equal(_share(float(size), size, n_experts), size, n_experts, sizes, least)
     if not isinstance(size, str):
-        raise InvalidInputError(f"expert_cache {shown(size)} is not understood; give {_FORMS}")
+        raise InvalidInputError(f"expert_cache {size!r} is not understood; give {_FORMS}")
     text = size.strip()
     if _SLOTS.fullmatch(text):
         return _equal(int(text), size, n_experts, sizes, least)

@@ -136,16 +136,20 @@ if __name__ == "__main__":
         with ProcessPoolExecutor(2) as pool:
             solve_many([easy] * 4, executor=pool, chunk_size=1)
             kill = os.killpg if sys.argv[1] == "all" else os.kill
-            threading.Timer(0.5, lambda: kill(os.getpid(), signal.SIGINT)).start()
+            threading.Timer(0.5, kill, (os.getpid(), signal.SIGINT)).start()
             solve_many([hard] * 6, executor=pool, chunk_size=1)
     except KeyboardInterrupt:
         print("interrupted")
 """
 
 
-@pytest.mark.parametrize("who", ["all", "parent"])
+@pytest.mark.parametrize("who", [pytest.param("all", marks=pytest.mark.slow), "parent"])
 def test_processes_of_solve_many(tmp_path, who):
-    """A terminal interrupts all processes, somebody who knows the parent that one alone."""
+    """A terminal interrupts all processes, somebody who knows the parent that one alone.
+
+    A worker that is interrupted between two tasks is a matter of the pool, which was once seen not to
+    end then, on a busy machine; so the first case is not in the default suite.
+    """
     (tmp_path / "script.py").write_text(PROCESSES)
     process = subprocess.Popen(
         [sys.executable, str(tmp_path / "script.py"), who],

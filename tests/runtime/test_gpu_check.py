@@ -205,7 +205,11 @@ def test_the_played_drafter_is_right_as_often_as_it_says(check) -> None:
     script = list(np.random.default_rng(3).integers(0, 512, 400))
     drafter = check.decode.PlayedDrafter([int(token) for token in script])
     config = SimpleNamespace(vocab_size=512, hidden_size=8)
-    drafter.bind(SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: config)))
+
+    class Model:  # SimpleNamespace itself cannot be referred to weakly
+        config = SimpleNamespace(get_text_config=lambda: config)
+
+    drafter.bind(Model())
     drafter.start([int(token) for token in script[:2]])
     first = second = deep = 0
     for at in range(2, 390):

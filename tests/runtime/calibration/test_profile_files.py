@@ -184,7 +184,7 @@ def test_bad_files(tmp_path: Path, bad: str, message: str) -> None:
 def test_what_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="cannot be read: No such file or directory"):
         load_profile(tmp_path / "none.json")
-    with pytest.raises(InvalidInputError, match="test_what_cannot_be_read1: cannot be read: Is a"):
+    with pytest.raises(InvalidInputError, match=f"{tmp_path.name}: cannot be read: Is a"):
         load_profile(tmp_path)
     binary = tmp_path / "binary.json"
     binary.write_bytes(b"\xff\xfe\x00")

@@ -66,10 +66,8 @@ def test_passes_have_their_experts_in_place_and_then_lack_half(load: Any, store:
         for one in passes:
             assert one.misses == 0
             assert one.wait_seconds == 0.0
-            assert one.lookups == sum(
-                len(np.unique(one.result.experts[:, layer])) for layer in range(3)
-            )
-            assert one.result.experts.shape == (size, 3, 2)
+            assert one.lookups == sum(len(np.unique(one.experts[:, n])) for n in range(3))
+            assert one.experts.shape == (size, 3, 2)
             assert one.seconds > 0.0
     assert len(timer.misses) == 4
     assert session.length == tiny_prompt().shape[1]

@@ -12,6 +12,8 @@ from transformers import AutoTokenizer
 from specfit_opt.files import load_trace
 from specfit_runtime import demo_model
 from specfit_runtime.cli import main
+from specfit_runtime.errors import StoreError
+from specfit_runtime.verify import TargetSession
 
 PROMPTS = ["Emma could not", "Enter the King.\nKING."]
 POOL = ("--levels", "3", "--top-k", "3", "--width", "2", "--dtype", "float32")
@@ -67,9 +69,17 @@ def test_the_text_form_says_what_was_recorded(tmp_path, capsys):
     assert np.isfinite(load_trace(path).path_prob).all()
 
 
-def test_an_error_leaves_no_file(tmp_path, capsys):
+def test_an_error_leaves_no_file(tmp_path, capsys, monkeypatch):
     path = tmp_path / "t.npz"
-    arguments = ("--prompt", "x", "--max-new-tokens", "5000", "-o", str(path))
+    commit = TargetSession.commit
+
+    def failing(session, rows):
+        if session.length > 8:
+            raise StoreError("the disk went away")
+        commit(session, rows)
+
+    monkeypatch.setattr(TargetSession, "commit", failing)
+    arguments = ("--prompt", "x", "--max-new-tokens", "20", "-o", str(path))
     assert main(["trace", *arguments]) == 1
-    assert "do not fit into the model's context" in capsys.readouterr().err
+    assert "the disk went away" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

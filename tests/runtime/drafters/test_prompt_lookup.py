@@ -15,11 +15,15 @@ from specfit_runtime.drafters import PromptLookup
 from specfit_runtime.errors import InvalidInputError
 
 
+class Model(SimpleNamespace):
+    """Of a class of its own, which can be referred to weakly."""
+
+
 def bound(max_ngram: int = 4, min_ngram: int = 1, vocab_size: int = 50) -> PromptLookup:
     drafter = PromptLookup(max_ngram, min_ngram)
     config = SimpleNamespace(vocab_size=vocab_size, hidden_size=8)
     config.get_text_config = lambda: config
-    drafter.bind(SimpleNamespace(config=config))
+    drafter.bind(Model(config=config))
     return drafter
 
 

@@ -161,7 +161,7 @@ def test_an_auto_map_whose_code_is_elsewhere_is_left_alone(folder: Path) -> None
         folder / "config.json",
         lambda c: c.update(auto_map={"AutoConfig": "evil.Config", "AutoModel": "them/it--evil.M"}),
     )
-    assert_like_stock(folder, trust_remote_code=False)
+    assert_like_stock(folder)
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "generation_config.json"])
@@ -194,11 +194,24 @@ def test_a_folder_with_code_is_refused(
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation_internal"])
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
 def test_kernels_of_the_hub_are_refused(folder: Path, key: str) -> None:
     edit_json(folder / "config.json", lambda c: c.update({key: "somebody/kernel"}))
     with pytest.raises(CheckpointError, match="'somebody/kernel'; only eager, sdpa are used"):
         load_offloaded(folder)
+
+
+def test_what_stock_passes_over_in_a_configuration_is_passed_over(folder: Path) -> None:
+    leftovers = {"_attn_implementation_internal": "flash_attention_2", "use_cache": False}
+    edit_json(folder / "config.json", lambda c: c.update(leftovers))
+    assert_like_stock(folder)
+
+
+def test_a_configuration_that_asks_for_tuples(folder: Path) -> None:
+    # A leftover of training that stops stock models.
+    edit_json(folder / "config.json", lambda c: c.update(return_dict=False))
+    model = load_offloaded(folder, expert_cache=2)
+    assert model.generate(tiny_prompt(), max_new_tokens=2, do_sample=False).shape == (1, 9)
 
 
 # ---- damage
