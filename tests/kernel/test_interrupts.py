@@ -12,6 +12,7 @@ import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
+from subprocesses import environment
 
 from specfit_opt import solve_instance, solve_many
 from specfit_opt.generate import generate
@@ -143,17 +144,14 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("who", [pytest.param("all", marks=pytest.mark.slow), "parent"])
+@pytest.mark.parametrize("who", ["all", "parent"])
 def test_processes_of_solve_many(tmp_path, who):
-    """A terminal interrupts all processes, somebody who knows the parent that one alone.
-
-    A worker that is interrupted between two tasks is a matter of the pool, which was once seen not to
-    end then, on a busy machine; so the first case is not in the default suite.
-    """
+    """A terminal interrupts all processes, somebody who knows the parent that one alone."""
     (tmp_path / "script.py").write_text(PROCESSES)
     process = subprocess.Popen(
         [sys.executable, str(tmp_path / "script.py"), who],
         start_new_session=True,
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
