@@ -84,7 +84,7 @@ class TreeSearch:
     -----
     :meth:`extend` packs and indexes the new nodes only, O(m L k) for m of them, then solves.
 
-    A search can be copied (:mod:`copy`) and pickled; the copy goes on by itself. It serves one
+    A search can be copied (``copy.copy``) and pickled; the copy goes on by itself. It serves one
     thread at a time: a call while another thread's solve runs raises SpecfitError. An interrupt
     (Ctrl-C) ends any call at once and leaves the search as it was before.
 

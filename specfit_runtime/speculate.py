@@ -96,7 +96,7 @@ class SpecFit:
     """
 
     #: Tells an offloaded model's `generate` to hand on all that it was given.
-    takes_all_of_generate = True
+    _takes_all_of_generate = True
 
     def __init__(
         self,

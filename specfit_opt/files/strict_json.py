@@ -6,7 +6,7 @@ nesting deeper than 64, numbers of more than 128 digits in a row or beyond the r
 NaN and the infinities, which JSON has no word for, keys that come twice, and texts with half of a
 surrogate pair, which cannot be written again. A byte order mark is skipped.
 
-What the values may be is declared with :mod:`specfit_opt.schema`.
+What the values may be is declared with ``specfit_opt.schema``.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from specfit_opt.schema import Whole
+from specfit_opt.schema import ListOf, Whole
 
 from .._ambient import usual_float_errors
 from ..drafters import Drafter, make_drafter
@@ -36,6 +36,9 @@ REPEATS, MAX_NODES = 7, 64
 #: Levels, children per node and nodes per level that drafting is measured with: those of the
 #: policy "specfit".
 DRAFT_LEVELS, DRAFT_TOP_K, DRAFT_WIDTH = 6, 4, 4
+
+#: What a prompt of the caller's is.
+_TOKENS = ListOf(Whole())
 
 #: Tokens that stand in for a prompt.
 _PROMPT, _QUICK_PROMPT = 32, 8
@@ -292,7 +295,8 @@ class _Bench:
         self, prompt: Sequence[int] | None, context: int | None, vocabulary: int
     ) -> list[int]:
         if prompt is not None:
-            return [int(token) for token in prompt]
+            given: list[int] = _TOKENS(prompt, "prompt")
+            return given
         n = _QUICK_PROMPT if self._quick else _PROMPT
         if context is not None:
             # Leave most of a tiny context to the tree.

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from specfit_opt.cli import generate as instances
 from specfit_opt.cli.output import print_json
+from specfit_opt.schema import Whole
 
 from ..errors import InvalidInputError
 from ..policies import POLICIES
@@ -33,6 +34,8 @@ standard output as it comes, a summary to standard error. With KIND, write a gen
 instance to a file instead; the same arguments give the same one."""
 
 _MAX_NEW_TOKENS = 128
+#: No text is that long.
+_MOST_TOKENS = 2**31 - 1
 _PREFETCH: dict[str, bool | Literal["auto"]] = {"auto": "auto", "on": True, "off": False}
 
 
@@ -183,8 +186,8 @@ def _decode(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     for option, value in (("--top-p", args.top_p), ("--top-k", args.top_k)):
         if value is not None and not sampling:
             parser.error(f"{option} is about drawing tokens: give --temperature as well")
-    if args.max_new_tokens is not None and args.max_new_tokens < 1:
-        raise InvalidInputError(f"--max-new-tokens {args.max_new_tokens}: must be at least 1")
+    if args.max_new_tokens is not None:
+        Whole(1, _MOST_TOKENS)(args.max_new_tokens, "--max-new-tokens")
     if args.temperature is not None and not 0.0 <= args.temperature < float("inf"):
         raise InvalidInputError(f"--temperature {args.temperature}: must be finite and >= 0")
     check_output(args.report, "--report")

@@ -54,7 +54,7 @@ def hook_generate(model: Any) -> None:
     def extract(
         custom_generate: Any, kwargs: Any, synced_gpus: Any, assistant_model: Any, streamer: Any
     ) -> Any:
-        ours = getattr(custom_generate, "takes_all_of_generate", False)
+        ours = getattr(custom_generate, "_takes_all_of_generate", False)
         _ours.set(ours)
         _streamer.set(streamer if callable(custom_generate) and not ours else None)
         custom = None if ours else custom_generate

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from specfit_opt.path_weights import PathWeights
 from specfit_opt.replay.caches.admit import LEAST_WEIGHT
+from specfit_opt.schema import shown
 
 from ..errors import InvalidInputError
 
@@ -54,8 +55,8 @@ class Prefetcher:
     def __init__(
         self, mode: bool | Literal["auto"], expert_time: NDArray[np.float64] | None
     ) -> None:
-        if mode not in (True, False, "auto"):
-            raise InvalidInputError(f"prefetch must be True, False or 'auto', got {mode!r}")
+        if not (isinstance(mode, bool) or (isinstance(mode, str) and mode == "auto")):
+            raise InvalidInputError(f"prefetch must be True, False or 'auto', got {shown(mode)}")
         self.mode = mode
         self._expert_time = expert_time
         self._cycles = 0

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from specfit_opt.schema import shown
+
 from ..errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -22,9 +24,9 @@ def checked_device(device: Any) -> torch.device:
     """
     try:
         found = torch.device(device)
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError, ValueError):
         raise InvalidInputError(
-            f"device must be 'cpu' or a CUDA device such as 'cuda:0', got {device!r}"
+            f"device must be 'cpu' or a CUDA device such as 'cuda:0', got {shown(device)}"
         ) from None
     if found.type == "cpu":
         return torch.device("cpu")
