@@ -190,7 +190,7 @@ ERRORS = {
     "an empty file": (("generate", "--prompt-file", "empty.txt"), "empty.txt: the prompt is empty"),
     "no such file": (("generate", "--prompt-file", "absent.txt"), "absent.txt: No such file"),
     "a file of bytes": (("generate", "--prompt-file", "bytes.txt"), "bytes.txt: not UTF-8"),
-    "no token": (("generate", "--prompt", "x", "--max-new-tokens", "0"), "must be at least 1"),
+    "no token": (("generate", "--prompt", "x", "--max-new-tokens", "0"), "whole number from 1"),
     "a negative temperature": (
         ("generate", "--prompt", "x", "--temperature", "-1"),
         "--temperature -1.0: must be finite",
