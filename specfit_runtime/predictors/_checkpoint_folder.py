@@ -13,6 +13,7 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor
 
+from specfit_opt.files.atomic import named_in_errors
 from specfit_opt.files.strict_json import read_json
 from specfit_opt.schema import Kind, Record, checked, shown
 
@@ -76,11 +77,8 @@ def write_new_folder(
     try:
         partial.mkdir()
         for name, content in contents.items():
-            try:
+            with named_in_errors(place / name, os.fspath(partial / name)):
                 (partial / name).write_bytes(content)
-            except OSError as error:
-                # A full disk names no file.
-                raise OSError(error.errno, error.strerror, str(place / name)) from error
         if place.exists():
             place.rmdir()
         partial.rename(place)
