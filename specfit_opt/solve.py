@@ -10,7 +10,7 @@ from ._validate import checked_rate, checked_time_limit, is_whole
 from .cost import CostModel
 from .errors import InvalidInputError
 from .instance import Instance
-from .methods import get_method
+from .methods import METHODS
 from .routing import ExpertRouting
 from .schema import shown
 from .solution import Solution
@@ -129,7 +129,7 @@ def solve_instance(
     """
     if not isinstance(instance, Instance):
         raise InvalidInputError(f"expected an Instance, got {type(instance).__name__}")
-    select = get_method(method).select
+    select = METHODS.find(method).select
     rate = checked_rate(rate)
     if max_nodes is not None:
         max_nodes = checked_max_nodes(max_nodes, instance)
@@ -159,7 +159,7 @@ def checked_max_nodes(max_nodes: Any, instance: Instance) -> int:
 
 def check_options(method: str, options: dict[str, Any]) -> None:
     """Raise InvalidInputError if ``method`` does not take one of ``options``."""
-    parameters = inspect.signature(get_method(method).select).parameters
+    parameters = inspect.signature(METHODS.find(method).select).parameters
     known = [name for name in parameters if name not in _COMMON]
     for name in options:
         if name not in known:

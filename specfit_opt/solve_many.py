@@ -15,7 +15,7 @@ from .cost import CostModel
 from .errors import InvalidInputError
 from .instance import Instance
 from .kernel.interrupt import FolderGone, Stop, look_up, stopped_by
-from .methods import get_method
+from .methods import METHODS
 from .routing import ExpertRouting
 from .solution import Solution
 from .solve import check_options, solve_instance
@@ -181,7 +181,7 @@ def _label(index: int, name: str = "") -> str:
 def _check_solve_options(options: dict[str, Any]) -> None:
     """Refuse, before any work, what no problem could be solved with."""
     method = options.get("method", "exact")
-    get_method(method)
+    METHODS.find(method)
     checked_rate(options.get("rate"))
     checked_time_limit(options.get("time_limit"))
     common = ("method", "rate", "max_nodes", "time_limit")

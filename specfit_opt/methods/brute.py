@@ -15,7 +15,7 @@ from ..solution import Solution, Status, build_solution
 from ._options import integer_option
 from ._sizes import allowed_sizes
 from ._union import expert_prices, used_experts
-from .registry import Method
+from .method import Method
 
 #: Most non-root nodes that ``max_tree`` may be raised to: 2^26 sets take 256 MiB.
 LARGEST = 26

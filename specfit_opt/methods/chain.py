@@ -12,7 +12,7 @@ from ..solution import Solution, build_solution
 from ._options import integer_option
 from ._sizes import allowed_sizes, complete_order, mask_of, nearest_allowed
 from ._union import ExpertUnion, expert_prices
-from .registry import Method
+from .method import Method
 
 
 def select(

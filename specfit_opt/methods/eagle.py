@@ -6,7 +6,7 @@ from ..instance import Instance
 from ..solution import Solution, build_solution
 from ._options import integer_option
 from ._sizes import allowed_sizes, mask_of, nearest_allowed
-from .registry import Method
+from .method import Method
 
 
 def select(

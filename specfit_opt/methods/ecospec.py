@@ -14,7 +14,7 @@ from ..solution import Solution, build_solution
 from ._options import choice_option, integer_option
 from ._sizes import allowed_sizes, mask_of, nearest_allowed
 from ._union import ExpertUnion, weighted
-from .registry import Method
+from .method import Method
 
 _LEAST_EPS = 1e-12
 

@@ -12,7 +12,7 @@ from ..limits import LEAST_PASS, MOST_SECONDS
 from ..solution import Solution, build_solution
 from ._sizes import allowed_sizes, mask_of
 from ._union import expert_prices, used_experts
-from .registry import Method
+from .method import Method
 
 
 def select(

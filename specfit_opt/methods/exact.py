@@ -15,7 +15,7 @@ from ..solution import (
     expected_figures,
     solution_from_figures,
 )
-from .registry import Method
+from .method import Method
 
 
 def select(

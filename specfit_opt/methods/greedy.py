@@ -10,7 +10,7 @@ from ..kernel import interrupt
 from ..solution import Solution, build_solution
 from ._sizes import allowed_sizes, mask_of
 from ._union import ExpertUnion, expert_prices
-from .registry import Method
+from .method import Method
 
 
 def select(

@@ -20,7 +20,7 @@ from ..solution import Solution, Status, build_solution
 from ._options import choice_option
 from ._sizes import allowed_sizes, mask_of
 from ._union import expert_prices, topmost_use, used_experts
-from .registry import Method
+from .method import Method
 
 #: Relative error that a floating-point MIP solver is trusted to keep to. Its bound is padded by
 #: as much, and an answer further off than this is not called optimal.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..instance import Instance
 from ..solution import Solution, build_solution
 from ._sizes import allowed_sizes, mask_of, nearest_allowed
-from .registry import Method
+from .method import Method
 
 
 def select(

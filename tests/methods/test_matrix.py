@@ -9,7 +9,7 @@ import pytest
 from strategies import KINDS, random_instance, random_max_nodes, random_rate
 
 from specfit_opt import METHODS, InvalidInputError, Status, evaluate, solve, solve_instance
-from specfit_opt.methods import get_method
+from specfit_opt import METHODS
 from specfit_opt.methods._sizes import allowed_sizes
 
 SEEDS = range(12)
@@ -71,7 +71,7 @@ def test_closed_feasible_and_never_better_than_the_optimum(method, kind, cases):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_registry_entry(method):
-    entry = get_method(method)
+    entry = METHODS.find(method)
     assert entry.name == method
     assert entry.summary
     assert entry.source
@@ -93,4 +93,4 @@ def test_unknown_option_is_named(method):
 
 def test_unknown_method():
     with pytest.raises(InvalidInputError, match="method 'magic' is unknown; the methods are exact"):
-        get_method("magic")
+        METHODS.find("magic")
