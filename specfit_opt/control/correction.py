@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from specfit_opt import CostModel
-from specfit_opt.errors import InvalidInputError
-from specfit_opt.schema import ListOf, Real, Whole
-
-from .profile import RuntimeProfile
+from ..cost import CostModel
+from ..errors import InvalidInputError
+from ..schema import ListOf, Real, Whole
 from .robust import RecentAverage, RecentRatio
 
 #: Cycles that the averages of times remember.
@@ -157,8 +155,8 @@ class OnlineCorrection:
     ----------
     base : CostModel
         Of a pass without drafting, as :meth:`~specfit_runtime.RuntimeProfile.cost_model` gives it:
-        its ``expert_time`` must tell the layers apart and its ``resident_time`` be 0, because a
-        measured pass includes what resident experts cost.
+        its ``expert_time`` must tell the layers apart. Its ``resident_time`` is passed on as it is:
+        0 where a measured pass includes what resident experts cost.
     draft_time : sequence of float
         Seconds per drafted level as calibrated; empty if unknown.
     handling : float
@@ -214,11 +212,6 @@ class OnlineCorrection:
                 "the base cost model must have an expert_time per layer, shape (L,) or (L, E); "
                 f"it has one for all, {base.expert_time}"
             )
-        if base.resident_time:
-            raise InvalidInputError(
-                f"the base cost model has resident_time {base.resident_time}; it must be 0, "
-                "because a measured pass includes what resident experts cost"
-            )
         self.base = base
         times = base.expert_time
         self._layer_time = times if times.ndim == 1 else times.mean(axis=1)
@@ -240,20 +233,6 @@ class OnlineCorrection:
         self._cycles = 0
         self._measured_sum = 0.0
         self._sums = [[0.0, 0.0], [0.0, 0.0]]  # predicted, relative error: corrected and base
-
-    @classmethod
-    def of(cls, profile: RuntimeProfile, *, form: str = "affine") -> OnlineCorrection:
-        """Return the correction of what a profile says.
-
-        Parameters
-        ----------
-        profile : RuntimeProfile
-        form : {"affine", "table"}
-            See :meth:`~specfit_runtime.RuntimeProfile.cost_model`.
-        """
-        return cls(
-            profile.cost_model(form=form), profile.draft_time, handling=profile.handling_share
-        )
 
     def update(self, cycle: CycleMeasurement) -> None:
         """Learn from one cycle.
@@ -301,13 +280,15 @@ class OnlineCorrection:
         """Return the corrected cost model of a pass without drafting."""
         if self._model is None:
             base = self.base
-            factor = self.expert_scale * self._ratio
+            factor = self._expert_scale * self._ratio
             expert_time = base.expert_time
             assert not isinstance(expert_time, float)  # refused at construction
             if expert_time.ndim == 2:
                 factor = factor[:, None]
             fixed, node_time = self._compute.corrected()
-            self._model = CostModel(fixed + self._other.value, node_time, expert_time * factor)
+            self._model = CostModel(
+                fixed + self._other.value, node_time, expert_time * factor, base.resident_time
+            )
         return self._model
 
     def level_time(self, level: int) -> float:
@@ -348,53 +329,13 @@ class OnlineCorrection:
         float
         """
         loads = np.asarray(misses, dtype=np.float64)
-        transfer = self.expert_scale * float((loads * self._ratio) @ self._layer_time)
+        transfer = self._expert_scale * float((loads * self._ratio) @ self._layer_time)
         drafting = sum(self._draft_seconds(level) for level in range(1, levels + 1))
         drafting += levels * self._search.value
         model = self.cost_model()
         time = model.node_time
         passing = time * n_nodes if isinstance(time, float) else float(time[n_nodes])
         return model.fixed_time + passing + transfer + drafting
-
-    @property
-    def compute_scale(self) -> float:
-        """Measured over calibrated time of a pass, apart from what follows."""
-        return self._compute.scale
-
-    @property
-    def compute_constant(self) -> float:
-        """Seconds that every pass takes beyond the scaled ones; may be negative."""
-        return self._compute.constant
-
-    @property
-    def compute_slope(self) -> float:
-        """Seconds that every token after the first takes beyond that; may be negative."""
-        return self._compute.slope
-
-    @property
-    def transfer_scale(self) -> float:
-        """Seconds waited per second that bringing in the missed experts should have taken."""
-        return self._scale
-
-    @property
-    def handling_scale(self) -> float:
-        """Seconds of compute per second that bringing in the missed experts should have taken."""
-        return self._compute.handling
-
-    @property
-    def expert_scale(self) -> float:
-        """What a missed expert costs, waiting and handling, over what the profile says."""
-        return self._scale + self._compute.handling
-
-    @property
-    def miss_ratio(self) -> NDArray[np.float64]:
-        """Realised over predicted misses per layer, shape (L,)."""
-        return self._ratio.copy()
-
-    @property
-    def other_time(self) -> float:
-        """Seconds of a cycle beside drafting, search, waiting and the pass."""
-        return self._other.value
 
     def error(self) -> CycleTimeError:
         """Return how the corrected predictions compare with what was measured."""
@@ -403,6 +344,11 @@ class OnlineCorrection:
     def base_error(self) -> CycleTimeError:
         """Return how the uncorrected profile would have compared."""
         return self._error(1)
+
+    @property
+    def _expert_scale(self) -> float:
+        """What a missed expert costs, waiting and handling, over what the profile says."""
+        return self._scale + self._compute.handling
 
     def _draft_seconds(self, level: int) -> float:
         return self._drafts[min(level, len(self._drafts)) - 1].value if self._drafts else 0.0
@@ -485,14 +431,6 @@ class _ComputeFit:
             self._rows[i, 1:3] = unit, unit * (n - 1)
 
     @property
-    def constant(self) -> float:
-        return self._constant * self._unit
-
-    @property
-    def slope(self) -> float:
-        return self._slope * self._unit
-
-    @property
     def handling(self) -> float:
         """Seconds of compute per second of ``x``."""
         return min(max(0.0, self.scale * self._handling + self._extra), MOST_SCALE)
@@ -506,12 +444,12 @@ class _ComputeFit:
         """Return the corrected fixed time and node time of a pass that misses nothing."""
         fixed, time = self.scale * self._base.fixed_time, self._base.node_time
         if isinstance(time, float):
-            slope = max(0.0, self.scale * time + self.slope)
+            slope = max(0.0, self.scale * time + self._slope * self._unit)
             # Through the time of one token, the size that is seen most often.
-            first = fixed + self.scale * time + self.constant
+            first = fixed + self.scale * time + self._constant * self._unit
             return max(0.0, first - slope), slope
-        table = self.scale * time + self.constant
-        table += self.slope * np.arange(-1.0, len(table) - 1.0)
+        table = self.scale * time + self._constant * self._unit
+        table += self._slope * self._unit * np.arange(-1.0, len(table) - 1.0)
         np.maximum(table, 0.0, out=table)
         if self._rising is not None:
             # Where more tokens took no less time, they do not now.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import DrafterError, InvalidInputError
+from ..errors import DrafterError, InvalidInputError
 
 __all__ = ["AcceptanceCalibrator", "CalibrationState", "DepthState", "ReliabilityBin"]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from ._pool import draft
-from .registry import Choice, DraftView, Policy, PolicyKind, positive
+from .drafting import DraftShape
+from .policy import Choice, Policy, PolicyKind, number
+from .view import DraftView
 
 
 class Chain(Policy):
@@ -27,28 +26,24 @@ class Chain(Policy):
     priced = False
     predicts = False
 
-    def __init__(self, length: int = 4) -> None:
-        self.length = positive(length, "the length of a chain")
+    def __init__(self, length: int | str = 4) -> None:
+        self.length = self.needs_levels = number(length, "the length of a chain")
+        self.shape = DraftShape(self.length, 1, 1)
         self.name = f"chain-{self.length}"
 
     def choose(self, view: DraftView) -> Choice:
         """Return the chain, shorter where the drafter ends early."""
-        draft(view, self.length, 1, 1)
+        self.shape.draft(view)
         path_prob = view.path_prob
         return Choice(
             np.arange(len(path_prob), dtype=np.int64), expected_tokens=float(path_prob.sum())
         )
 
 
-def _make(number: int | None, **options: Any) -> Policy:
-    assert number is not None  # the kind has a default
-    return Chain(number, **options)
-
-
 KIND = PolicyKind(
     name="chain-K",
-    make=_make,
-    summary="the likeliest chain of K tokens",
+    make=Chain,
+    summary="the likeliest chain of K tokens; K levels drafted",
     source="speculative decoding, arXiv 2211.17192, 2302.01318",
-    default=4,
+    default="4",
 )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from .registry import Choice, DraftView, Policy, PolicyKind
+from .policy import Choice, Policy, PolicyKind
+from .view import DraftView
 
 
 class Autoregressive(Policy):
@@ -22,13 +21,9 @@ class Autoregressive(Policy):
         return Choice(np.zeros(1, dtype=np.int64), expected_tokens=1.0)
 
 
-def _make(number: int | None, **options: Any) -> Policy:
-    return Autoregressive(**options)
-
-
 KIND = PolicyKind(
     name="ar",
-    make=_make,
+    make=Autoregressive,
     summary="plain decoding: no draft, one token per pass",
     source="what every engine does without a drafter",
 )

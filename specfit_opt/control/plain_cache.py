@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
-
-from specfit_opt.replay.caches import Cache, get_cache
 
 from ..expert_union import expert_union
 
@@ -27,9 +27,11 @@ class PlainCache:
     """
 
     def __init__(self, cache_policy: str, slots: NDArray[np.int64], n_experts: int) -> None:
+        from ..replay.caches import get_cache
+
         kind = get_cache(cache_policy)
         # A simulated cache has as many slots in all of its layers.
-        self._parts: list[tuple[NDArray[np.int64], Cache]] = []
+        self._parts: list[tuple[NDArray[np.int64], Any]] = []
         for size in np.unique(slots):
             layers = np.flatnonzero(slots == size)
             self._parts.append((layers, kind.make(len(layers), n_experts, int(size))))

@@ -5,23 +5,21 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from specfit_opt.files import TraceCycle
-
-from ..acceptance import AcceptanceCalibrator
-from ..decode.view import CycleView, Prices
-from ..predictors import RoutingPredictor
-from .recorded_drafter import RecordedDrafter
+from ..control.acceptance import AcceptanceCalibrator
+from ..policies.view import CycleState, DraftLevel, DraftView
+from ..routing_predictor import RoutingPredictor
+from .recorded_drafter import RecordedDrafter, RecordedTree
 
 
-class RecordedView(CycleView):
-    """The view of a live decode, whose drafter, clock and target are a recording.
+class RecordedView(DraftView):
+    """The view of a decode whose drafter, clock and target are a recording.
 
     Parameters
     ----------
-    cycle : TraceCycle
+    tree : RecordedTree
     predictor : RoutingPredictor
     calibrator : AcceptanceCalibrator
-    prices : Prices
+    state : CycleState
     level_seconds : float
         What drafting one level takes.
     limit : int, optional
@@ -30,20 +28,19 @@ class RecordedView(CycleView):
 
     def __init__(
         self,
-        cycle: TraceCycle,
+        tree: RecordedTree,
         predictor: RoutingPredictor,
         calibrator: AcceptanceCalibrator,
-        prices: Prices,
+        state: CycleState,
         level_seconds: float,
         limit: int | None = None,
     ) -> None:
-        self._recorded = RecordedDrafter(cycle, limit)
-        self._cycle = cycle
-        self._level_seconds = level_seconds
-        self._limit = limit
-        root = int(cycle.token[0])
+        self._tree = tree
+        self._recorded = RecordedDrafter(tree, limit)
+        self._charge = level_seconds
+        root = int(tree.token[0])
         levels = self._recorded.max_levels
-        super().__init__(root, self._recorded, predictor, calibrator, prices, levels)
+        super().__init__(root, self._recorded, predictor, calibrator, state, levels)
 
     @property
     def nodes(self) -> NDArray[np.int64]:
@@ -53,38 +50,38 @@ class RecordedView(CycleView):
     @property
     def true_experts(self) -> NDArray[np.integer]:
         """Recorded experts of each node, shape (n, L, k)."""
-        return self._cycle.experts[self.nodes]
+        return self._tree.cycle.experts[self.nodes]
 
     @property
     def accepted(self) -> NDArray[np.bool_]:
         """Whether each node is on the target's path, shape (n,)."""
-        return self._cycle.accepted[self.nodes]
+        return self._tree.cycle.accepted[self.nodes]
+
+    @property
+    def drafter_path_prob(self) -> NDArray[np.float64]:
+        """See `DraftView`; as recorded, without the rounding of a product."""
+        return self._tree.path_prob[self.nodes]
 
     def ahead(self, tokens: int) -> RecordedView | None:
         """Return the position ``tokens`` later in the text, nothing drafted; None past its end.
 
         For the clairvoyant. Costs, cache and calibration are those of this position.
         """
-        trace, index = self._cycle.trace, self._cycle.index + tokens
-        if index >= trace.n_cycles or trace.prompt[index] != self._cycle.prompt:
+        cycle = self._tree.cycle
+        trace, index = cycle.trace, cycle.index + tokens
+        if index >= trace.n_cycles or trace.prompt[index] != cycle.prompt:
             return None
         return RecordedView(
-            trace.cycle(index),
+            RecordedTree(trace.cycle(index)),
             self._predictor,
             self._calibrator,
-            self._prices,
-            self._level_seconds,
-            self._limit,
+            self._state,
+            self._charge,
         )
 
-    def grow(self, top_k: int, width: int) -> bool:
-        """See `DraftView`; a level takes the machine's time."""
-        grown = super().grow(top_k, width)
-        if grown:
-            self.level_seconds[-1] = self._level_seconds
-        elif len(self.level_seconds) > self.levels:
-            self.level_seconds[-1] = 0.0  # finding out that there is no more costs nothing
-        return grown
+    def _seconds_of_level(self, measured: float, level: DraftLevel | None) -> float:
+        # Finding out that there is no more costs nothing.
+        return 0.0 if level is None else self._charge
 
     def _truth(self, first: int) -> NDArray[np.integer]:
         return self.true_experts[first:]

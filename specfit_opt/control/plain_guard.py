@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specfit_opt import CostModel
-from specfit_opt.solution import node_time_at
+from ..cost import CostModel
+from ..solution import node_time_at
+from .plain_cache import PlainCache
+from .plain_time import PlainTime
+from .speculation_budget import SpeculationBudget
 
-from ._budget import SpeculationBudget
-from ._plain_cache import PlainCache
-from ._plain_time import PlainTime
-from .registry import DraftView, Outcome
+if TYPE_CHECKING:
+    from ..policies import DraftView, Outcome
 
 #: Cycles after which what was seen of the wait for an expert has lost 63 % of its weight.
 _MEMORY = 64.0
