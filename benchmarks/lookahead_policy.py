@@ -11,16 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specfit_opt import CostModel, TreeSearch
+from specfit_opt.control.waste_prices import WastePrices
+from specfit_opt.errors import InvalidInputError
+from specfit_opt.expert_union import expert_union
+from specfit_opt.policies import Choice, DraftView, Outcome, Policy
+from specfit_opt.policies.drafting import for_sizes
+from specfit_opt.policies.policy import number as positive
+from specfit_opt.replay import RecordedView
 from specfit_opt.replay.caches import Cache, get_cache
 from specfit_opt.solution import node_time_at
-
-from ..errors import InvalidInputError
-from ..expert_union import expert_union
-from ..policies import Choice, DraftView, Outcome, Policy
-from ..policies._pool import for_sizes
-from ..policies._waste import WastePrices
-from ..policies.registry import positive
-from .recorded_view import RecordedView
 
 #: Shares of the price of a load in vain under which the candidates are the exact choices.
 SHARES = (1.0, 0.75, 0.5, 0.25, 0.1, 0.0)
@@ -155,7 +154,7 @@ class Lookahead(Policy):
         while view.levels < best.levels:
             view.grow(self._top_k, self._width)
         tokens = float(view.path_prob[best.nodes].sum())
-        return Choice(best.nodes, objective=best.value, expected_tokens=tokens)
+        return Choice(best.nodes, expected_tokens=tokens)
 
     def prospects(self, view: DraftView) -> list[Prospect]:
         """Return the candidates and what they are worth, without drafting.

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from specfit_opt.replay.caches import get_cache
-from specfit_runtime.policies._repayment import LoadRepayment
+from specfit_opt.control.load_repayment import LoadRepayment
 
 L, E = 2, 32
 

@@ -50,7 +50,7 @@ def test_rules_are_held_against_the_best_fixed_policy(
 
 
 def test_every_rule_is_compared(script: Any) -> None:
-    from specfit_runtime.policies import OBJECTIVES, STOP_RULES, make_policy
+    from specfit_opt.policies import OBJECTIVES, STOP_RULES, make_policy
 
     assert set(script.RULES) == set(STOP_RULES)
     assert [make_policy(name).name for name in script.RULE_NAMES] == list(script.RULE_NAMES)

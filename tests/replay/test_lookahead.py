@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from specfit_opt import CostModel
 from specfit_opt.data import example_trace
 from specfit_opt.files import Trace
-from specfit_runtime.acceptance import AcceptanceCalibrator
+from specfit_opt.control.acceptance import AcceptanceCalibrator
 from specfit_runtime.errors import InvalidInputError
-from specfit_runtime.expert_union import expert_union
-from specfit_runtime.policies import POLICIES, Choice, DraftView, SpecFitPolicy, make_policy
+from specfit_opt.expert_union import expert_union
+from specfit_opt.policies import POLICIES, Choice, DraftView, SpecFitPolicy, make_policy
 from specfit_runtime.predictors import make_predictor
 from specfit_runtime.simulation import (
     Lookahead,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from specfit_opt import CostModel
 from specfit_runtime.errors import InvalidInputError
-from specfit_runtime.policies import POLICIES, Choice, Outcome, Policy, make_policy
+from specfit_opt.policies import POLICIES, Choice, Outcome, Policy, make_policy
 
 
 def unguarded(name: str) -> Policy:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from specfit_opt import CostModel
 from specfit_opt.errors import InvalidInputError
 from specfit_runtime.calibration import CycleMeasurement, OnlineCorrection
-from specfit_runtime.calibration.correction import (
+from specfit_opt.control.correction import (
     LEAST_MISS_RATIO,
     MOST_MISS_RATIO,
     MOST_SCALE,

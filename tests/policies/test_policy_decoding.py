@@ -14,7 +14,7 @@ import pytest
 from specfit_opt import CostModel
 from specfit_opt.data import example_trace
 from specfit_opt.files import Trace, load_trace
-from specfit_runtime.policies import Policy, SpecFitPolicy, make_policy
+from specfit_opt.policies import Policy, SpecFitPolicy, make_policy
 from specfit_runtime.predictors import make_predictor
 from specfit_runtime.simulation import Machine, SimulatedCycle, SimulatedDecode
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specfit_runtime.calibration.robust import RecentAverage, RecentRatio
+from specfit_opt.control.robust import RecentAverage, RecentRatio
 
 _VALUES = st.lists(st.floats(0.0, 1e3), min_size=1, max_size=60)
 

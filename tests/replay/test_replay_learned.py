@@ -9,7 +9,7 @@ from random_trace import random_trace
 from specfit_opt.data import EXAMPLE_EXPERT_BYTES, EXAMPLE_LAYER_REPEAT, example_trace
 from specfit_opt.replay import CACHES, replay
 from specfit_runtime.errors import InvalidInputError
-from specfit_runtime.policies import POLICIES
+from specfit_opt.policies import POLICIES
 from specfit_runtime.predictors import PREDICTORS, RoutingPredictor, make_predictor
 from specfit_runtime.simulation import simulate
 
