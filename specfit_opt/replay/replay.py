@@ -123,7 +123,7 @@ def replay(
         RecordedDecode(
             texts[0],
             policy,
-            _machine(texts[0], settings[0], slots),
+            machine_of(texts[0], settings[0], slots),
             None if predictor is None else predictor(),
             warmup=warmup,
         )
@@ -134,7 +134,7 @@ def replay(
     for trace, setting in zip(texts, settings, strict=True):
         cycles: list[list[list[ReplayedCycle]]] = [[] for _ in decodes]
         for (slots, _), decode in zip(combinations, decodes, strict=True):
-            decode.take(trace, _machine(trace, setting, slots))
+            decode.take(trace, machine_of(trace, setting, slots))
         for first, end in trace.prompts:
             trees = RecordedTrees(trace)
             for own, decode in zip(cycles, decodes, strict=True):
@@ -200,7 +200,8 @@ def _check_alike(traces: Sequence[Trace]) -> None:
         )
 
 
-def _machine(trace: Trace, setting: ReplaySetting, slots: int) -> SimulatedMachine:
+def machine_of(trace: Trace, setting: ReplaySetting, slots: int) -> SimulatedMachine:
+    """Return the machine of a setting with a cache of so many slots per layer."""
     cost = setting.cost
     time = cost.expert_time
     if isinstance(time, float):
