@@ -2,8 +2,9 @@
 
     python -m benchmarks.ablation [--traces FOLDER] [--jobs N] [--write]
 
-The cells are those of `benchmarks.routing_replay`: with true routing, and the small model's with
-routing predicted by what each token used before. The traces are optional material beside the
+The cells are those of `benchmarks.routing_replay` with experts in bf16 in a small and in a large
+cache: with true routing, and the small model's with routing predicted by what each token used
+before. The traces are optional material beside the
 checkout; ``--write`` replaces the file that the documentation shows.
 """
 
@@ -36,6 +37,8 @@ OUTPUT = Path(__file__).resolve().parent / "results" / "ablation.txt"
 #: Relative standard deviation of the time of a pass, exponentially distributed above its least.
 JITTER = 0.3
 SEEDS = (0,)
+#: Of the cells, those that are replayed.
+CACHES, PRECISION = ("12.5%", "50%"), "bf16"
 
 HEAD = f"""\
 $ python -m benchmarks.ablation --write
@@ -135,12 +138,14 @@ def main() -> int:
     def measured() -> str:
         parts = [HEAD]
         for title, own, predictor in (
-            ("True routing", list(cells()), None),
-            ("The small model, predictor frequency", list(cells([SMALL])), "frequency"),
+            ("True routing", cells(caches=CACHES), None),
+            ("The small model, predictor frequency", cells([SMALL], CACHES), "frequency"),
         ):
-            jobs = [(cell, options.traces, predictor) for cell in own]
+            jobs = [
+                (cell, options.traces, predictor) for cell in own if cell.precision == PRECISION
+            ]
             found = in_processes(run, jobs, options.jobs, lambda s: f"{s['specfit'] / s['ar']:.3f}")
-            parts.append(f"{title}, {len(own)} cells\n\n{table(found)}\n")
+            parts.append(f"{title}, {len(jobs)} cells\n\n{table(found)}\n")
         return "\n\n".join(parts)
 
     return publish(options, OUTPUT, measured)
