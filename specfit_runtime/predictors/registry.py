@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from specfit_opt.routing_predictor import RoutingPredictor
+from specfit_opt.routing_predictor import (
+    DraftNodes,  # noqa: F401
+    RoutingPredictor,
+)
 from specfit_opt.schema import shown
-
-from specfit_opt.routing_predictor import DraftNodes, RoutingPredictor  # noqa: F401
 
 from ..errors import InvalidInputError
 
