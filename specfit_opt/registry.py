@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
+from .checks import shown
 from .errors import InvalidInputError
-from .schema import shown
 
 
 class Named(Protocol):

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import kernel
-from ._validate import as_array, checked_rate, refreeze
+from .arrays import as_array, refreeze
 from .cost import CostModel
 from .errors import InvalidInputError
 from .instance import Instance
+from .limits import RATE
 from .routing import ExpertRouting
 from .tree import DraftTree
 
@@ -290,7 +291,7 @@ def evaluate(
     O(m L E / 64) time for m chosen nodes. The objective is :eq:`eq-objective` of the theory page.
     """
     instance = Instance(tree, routing, cost_model)
-    rate = checked_rate(rate)
+    rate = RATE(rate, "rate")
     mask = closed_mask(tree, nodes)
     size = int(mask.sum())
     if not math.isfinite(node_time_at(cost_model, size)):

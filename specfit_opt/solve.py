@@ -6,13 +6,13 @@ import inspect
 import math
 from typing import Any
 
-from ._validate import checked_rate, checked_time_limit, is_whole
+from .checks import Whole
 from .cost import CostModel
 from .errors import InvalidInputError
 from .instance import Instance
+from .limits import RATE, TIME_LIMIT
 from .methods import METHODS
 from .routing import ExpertRouting
-from .schema import shown
 from .solution import Solution
 from .tree import DraftTree
 
@@ -130,10 +130,10 @@ def solve_instance(
     if not isinstance(instance, Instance):
         raise InvalidInputError(f"expected an Instance, got {type(instance).__name__}")
     select = METHODS.find(method).select
-    rate = checked_rate(rate)
+    rate = RATE(rate, "rate")
     if max_nodes is not None:
         max_nodes = checked_max_nodes(max_nodes, instance)
-    time_limit = checked_time_limit(time_limit)
+    time_limit = TIME_LIMIT(time_limit, "time_limit")
     if method_options:
         check_options(method, method_options)
     return select(instance, rate=rate, max_nodes=max_nodes, time_limit=time_limit, **method_options)
@@ -142,13 +142,8 @@ def solve_instance(
 def checked_max_nodes(max_nodes: Any, instance: Instance) -> int:
     """Return ``max_nodes``, at most n, checked to leave room for the roots and a size allowed."""
     n_roots = instance.tree.n_roots
-    whole = is_whole(max_nodes) or (isinstance(max_nodes, float) and max_nodes.is_integer())
-    if not whole or max_nodes < n_roots:
-        raise InvalidInputError(
-            f"max_nodes must be an integer of at least {n_roots} (the roots count), "
-            f"got {shown(max_nodes)}"
-        )
-    most = min(int(max_nodes), instance.tree.n_nodes)
+    checked: int = Whole(n_roots, math.inf)(max_nodes, "max_nodes, which counts the roots,")
+    most = min(checked, instance.tree.n_nodes)
     time = instance.cost_model.node_time
     if not isinstance(time, float) and not (time[n_roots : most + 1] < math.inf).any():
         raise InvalidInputError(

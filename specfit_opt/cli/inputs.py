@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..checks import Anything
 from ..errors import InvalidInputError
 from ..files import load_instance
 from ..files.strict_json import parse_json
 from ..instance import Instance
-from ..schema import Anything
 from .output import note
 
 

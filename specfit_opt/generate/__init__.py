@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import Kind as SchemaKind
+from ..checks import OneOf, Real, Whole
 from ..errors import InvalidInputError
 from ..instance import Instance
 from ..limits import MOST_NODES, MOST_SECONDS, MOST_WORDS, check_size
-from ..schema import Kind as SchemaKind
-from ..schema import OneOf, Real, Whole
 from .kinds import KINDS, REALISTIC, Kind
 from .node_times import NODE_TIMES, NodeTime
 from .shapes import SHAPES, ModelShape

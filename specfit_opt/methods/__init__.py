@@ -9,10 +9,7 @@ from .method import Method
 #: Every method by name. The test matrix and the command line read this.
 METHODS: Registry[Method] = Registry(
     "method",
-    (
-        module.METHOD
-        for module in (exact, mip, brute, greedy, eagle, evict, ecospec, chain, root)
-    ),
+    (module.METHOD for module in (exact, mip, brute, greedy, eagle, evict, ecospec, chain, root)),
 )
 
 __all__ = ["METHODS", "Method"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validate import float_array
+from ..arrays import float_array
 from ..errors import InvalidInputError
 from ..instance import Instance
 from ..limits import LEAST_PASS, MOST_SECONDS

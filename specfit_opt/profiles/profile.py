@@ -14,26 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..checks import Anything, Flag, Kind, Maybe, OneOf, Real, Text, Whole, shown
 from ..cost import CostModel
 from ..errors import InvalidInputError
 from ..files.archive import named
 from ..files.strict_json import parse_json, read_json
-from ..schema import (
-    Anything,
-    Either,
-    Flag,
-    Kind,
-    ListOf,
-    MapOf,
-    Maybe,
-    OneOf,
-    Real,
-    Record,
-    Text,
-    Whole,
-    settle,
-    shown,
-)
+from ..schema import Either, ListOf, MapOf, Record, settle
 
 #: Version of the profile file that this code reads.
 FILE_VERSION = 1

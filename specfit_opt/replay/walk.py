@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..checks import shown
 from ..errors import InvalidInputError
 from ..files import Trace
 from ..profiles import HardwareProfile
-from ..schema import shown
 from ..solution import node_time_at
 from .policies import Choice, PassState, Policy, default_policies, make_policies
 from .pool import Pool

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from specfit_opt import CostModel
+from specfit_opt.checks import Real, Whole
 from specfit_opt.errors import InvalidInputError
-from specfit_opt.schema import ListOf, Real, Whole
+from specfit_opt.schema import ListOf
 
 from .profile import RuntimeProfile
 from .robust import RecentAverage, RecentRatio

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from specfit_opt.methods._options import choice_option
 from specfit_opt.solve import solve_instance
 
 from ._pool import draft, drafted_tree, with_routing
@@ -24,9 +23,6 @@ class EcoSpec(Policy):
     levels, top_k, width : int
         Levels drafted, children of each expanded node, and nodes expanded per level. The defaults,
         like that of ``budget``, are the published ones.
-    count : {"activated", "missing"}
-        Count every expert that the chosen nodes do not activate yet, as published, or only those
-        that are not in fast memory.
 
     Raises
     ------
@@ -48,13 +44,11 @@ class EcoSpec(Policy):
         levels: int = 3,
         top_k: int = 2,
         width: int = 2,
-        count: str = "activated",
     ) -> None:
         self.budget = positive(budget, "budget")
         self.levels = positive(levels, "levels")
         self.top_k = positive(top_k, "top_k")
         self.width = positive(width, "width")
-        self.count = choice_option(count, "count", ("activated", "missing"))
         self.name = "ecospec"
 
     def choose(self, view: DraftView) -> Choice:
@@ -66,7 +60,6 @@ class EcoSpec(Policy):
             with_routing(view, drafted_tree(view)),
             method="ecospec",
             budget=self.budget,
-            count=self.count,
         )
         return Choice(
             solution.nodes,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specfit_opt import CostModel
-from specfit_opt.schema import shown
+from specfit_opt.checks import shown
 
 from ..errors import InvalidInputError
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specfit_opt import CostModel, Solution, TreeSearch
-from specfit_opt.methods._options import choice_option
+from specfit_opt.checks import OneOf
 from specfit_opt.solution import node_time_at
 
 from ..expert_union import expert_union
@@ -107,8 +107,8 @@ class SpecFitPolicy(Policy):
         repayment: bool = True,
         name: str = "specfit",
     ) -> None:
-        self.stop = choice_option(stop, "stop", tuple(STOP_RULES))
-        self.objective = choice_option(objective, "objective", tuple(OBJECTIVES))
+        self.stop = OneOf(tuple(STOP_RULES))(stop, "stop")
+        self.objective = OneOf(tuple(OBJECTIVES))(objective, "objective")
         self.levels = positive(levels, "levels")
         self.top_k = positive(top_k, "top_k")
         self.width = positive(width, "width")

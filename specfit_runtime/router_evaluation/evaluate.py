@@ -8,12 +8,12 @@ from os import PathLike
 import numpy as np
 from numpy.typing import ArrayLike
 
+from specfit_opt.checks import Whole
 from specfit_opt.files import Trace
 from specfit_opt.instance import check_sizes
 from specfit_opt.profiles import HardwareProfile, load_profile
 from specfit_opt.profiles.profile import checked_expert_bytes
 from specfit_opt.replay import DEFAULT_CACHE, WARMUP, slots_of
-from specfit_opt.schema import Whole, shown
 
 from ..errors import InvalidInputError
 from ..predictors import RoutingPredictor, make_predictor
@@ -83,8 +83,7 @@ def evaluate_router(
     """
     made = make_predictor(predictor)
     machines = [load_profile(profile) for profile in profiles]
-    if warmup != int(warmup) or warmup < 0:
-        raise InvalidInputError(f"warmup must be a number of positions >= 0, got {shown(warmup)}")
+    warmup = Whole()(warmup, "warmup")
     most = int(np.diff(trace.cycle_start).max())
     cells = []
     for machine in machines:
@@ -117,7 +116,7 @@ def evaluate_router(
     decisions: list[DecisionQuality] = []
     for machine, cost, slots in cells:
         decisions.append(
-            decision_quality(trace, predicted.experts, machine, cost, slots, int(warmup))
+            decision_quality(trace, predicted.experts, machine, cost, slots, warmup)
         )
         advance(trace.n_cycles * (1 + len(decisions)), total)
     recall = node_recall(predicted.experts, trace.experts)
