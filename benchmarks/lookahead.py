@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specfit_opt.cli.table import format_table
+from specfit_opt.text import format_table
 
 from .routing_replay import CACHES, MODELS, Cell, best_of, cells, fixed, simulated
 from .traces_command import in_processes, publish, traces_parser

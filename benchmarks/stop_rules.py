@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
-from specfit_opt.cli.table import format_table
+from specfit_opt.text import format_table
 
 from .prefetch_waste import decoded, eagle3, offloaded
 from .routing_replay import (

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .arrays import float_array, frozen, is_scalar, refreeze
 from .errors import InvalidInputError
-from .limits import MOST_SECONDS, seconds
+from .limits import MOST_SECONDS, SECONDS
 
-_SECONDS = seconds()
+_PER_NODE = replace(SECONDS, unit="seconds per node")
+_PER_EXPERT = replace(SECONDS, unit="seconds per expert")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +74,8 @@ class CostModel:
         resident_time: float = 0.0,
     ) -> None:
         put = object.__setattr__
-        put(self, "fixed_time", _SECONDS(fixed_time, "fixed_time"))
-        put(self, "resident_time", _SECONDS(resident_time, "resident_time"))
+        put(self, "fixed_time", SECONDS(fixed_time, "fixed_time"))
+        put(self, "resident_time", SECONDS(resident_time, "resident_time"))
         put(self, "node_time", _checked_node_time(node_time))
         put(self, "expert_time", _checked_expert_time(expert_time))
         put(self, "_layouts", {})
@@ -249,7 +250,7 @@ class CostModel:
         """
         other = object.__new__(CostModel)
         other.__dict__.update(self.__dict__)
-        checked = _SECONDS(fixed_time, "fixed_time")
+        checked = SECONDS(fixed_time, "fixed_time")
         object.__setattr__(other, "fixed_time", checked)
         return other
 
@@ -267,7 +268,7 @@ class CostModel:
 
 def _checked_node_time(value: float | ArrayLike) -> float | NDArray[np.float64]:
     if is_scalar(value, "node_time"):
-        per_node: float = seconds("seconds per node")(value, "node_time")
+        per_node: float = _PER_NODE(value, "node_time")
         return per_node
     table = float_array(value, "node_time")
     if table.ndim != 1 or len(table) < 2:
@@ -291,7 +292,7 @@ def _checked_node_time(value: float | ArrayLike) -> float | NDArray[np.float64]:
 
 def _checked_expert_time(value: float | ArrayLike) -> float | NDArray[np.float64]:
     if is_scalar(value, "expert_time"):
-        per_expert: float = seconds("seconds per expert")(value, "expert_time")
+        per_expert: float = _PER_EXPERT(value, "expert_time")
         return per_expert
     time = float_array(value, "expert_time")
     if time.ndim > 2:

@@ -22,16 +22,12 @@ LEAST_PASS = 1e-12
 #: Most tokens per second of a rate; no pass can reach more.
 MOST_RATE = 1e18
 
+#: Any one time.
+SECONDS = Real(most=MOST_SECONDS, unit="seconds")
 #: A rate that the surplus is maximised at.
 RATE = Maybe(Real(most=MOST_RATE, unit="tokens per second"))
 #: When to stop with the best so far.
 TIME_LIMIT = Maybe(Real(above=True, most=math.inf, unit="seconds"))
-
-
-def seconds(unit: str = "seconds") -> Real:
-    """Return the check of one time, in seconds or seconds per something."""
-    return Real(most=MOST_SECONDS, unit=unit)
-
 
 #: Most nodes of a tree.
 MOST_NODES = 2**20

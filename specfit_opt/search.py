@@ -16,7 +16,7 @@ from .checks import Whole
 from .cost import CostModel
 from .errors import InvalidInputError
 from .instance import check_sizes
-from .limits import MOST_LEVELS, RATE, check_layers, check_size, seconds
+from .limits import MOST_LEVELS, RATE, SECONDS, check_layers, check_size
 from .methods.exact import check_claim
 from .routing import checked_resident, kernel_ids
 from .solution import Figures, Solution, Status, solution_from_figures
@@ -194,7 +194,7 @@ class TreeSearch:
             )
         if len(parents) == 0:
             raise InvalidInputError("the level has no nodes; there is nothing to extend by")
-        spent = seconds()(draft_time, "draft_time")
+        spent = SECONDS(draft_time, "draft_time")
         clipped, depth = self._checked_level(parents.tolist(), probs.tolist())
         n_roots = self._n_roots or depth.count(0)
         first = len(self._prob)
@@ -311,7 +311,7 @@ class TreeSearch:
         many experts as its parent did beyond its own ancestors (a root: all of its own).
         """
         current = self.solution.objective
-        level_time = seconds()(level_time, "level_time")
+        level_time = SECONDS(level_time, "level_time")
         levels = Whole(1, MOST_LEVELS)(levels, "levels")
         nodes = self._checked_frontier(frontier)
         check_size(self.n_nodes + levels * len(nodes), self.n_layers, self.n_experts)

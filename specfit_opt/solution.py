@@ -18,6 +18,7 @@ from .errors import InvalidInputError
 from .instance import Instance
 from .limits import RATE
 from .routing import ExpertRouting
+from .text import seconds
 from .tree import DraftTree
 
 if TYPE_CHECKING:
@@ -168,8 +169,8 @@ class Solution:
             f"{self.status.value}",
             f"  throughput       {self.throughput:.6g} tokens/s",
             f"  expected tokens  {self.expected_tokens:.4f} per pass",
-            f"  cycle time       {_seconds(self.cycle_time)} "
-            f"(compute {_seconds(self.compute_time)}, transfer {_seconds(self.transfer_time)})",
+            f"  cycle time       {seconds(self.cycle_time)} "
+            f"(compute {seconds(self.compute_time)}, transfer {seconds(self.transfer_time)})",
             f"  experts loaded   {self.experts_loaded.sum():.6g} of "
             f"{self.experts_used.sum():.6g} used",
         ]
@@ -434,11 +435,3 @@ def node_time_at(cost_model: CostModel, size: int) -> float:
 
 def _close(a: float, b: float) -> bool:
     return abs(a - b) <= RELATIVE_TOLERANCE * max(abs(a), abs(b), 1e-300)
-
-
-def _seconds(value: float) -> str:
-    if value >= 1.0:
-        return f"{value:.4g} s"
-    if value >= 1e-3:
-        return f"{value * 1e3:.4g} ms"
-    return f"{value * 1e6:.4g} us"

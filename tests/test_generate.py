@@ -381,7 +381,7 @@ def test_pool_of_5000() -> None:
         ("tiny", {"skew": -1.0}, "skew must be a finite number of at least 0 and at"),
         ("tiny", {"time_spread": math.inf}, "time_spread must be a finite number of at least 0"),
         ("tiny", {"bandwidth": 0.0}, "bandwidth must be a finite number of at least 1,"),
-        ("tiny", {"token_time": -1.0}, "token_time must be a finite number of at least 0"),
+        ("tiny", {"token_time": -1.0}, "token_time must be a finite number of seconds"),
         ("densest-k-subgraph", {"top_k": 3}, "an even top_k >= 2"),
         ("min-k-union", {"experts": 4}, "4 experts have 6 pairs, but 199 leaves each need another"),
         ("ties", {"nodes": 1}, "ties needs at least 2 nodes"),

@@ -17,10 +17,9 @@ from ..replay import (
     replay_table,
     summarise,
 )
+from ..text import format_table
 from .inputs import check_distinct
-from .output import note, print_json
-from .progress import progress_bar
-from .table import format_table
+from .output import note, print_json, progress_bar
 
 
 def add_parser(commands: Any) -> None:

@@ -11,7 +11,7 @@ from ..checks import Kind as SchemaKind
 from ..checks import OneOf, Real, Whole
 from ..errors import InvalidInputError
 from ..instance import Instance
-from ..limits import MOST_NODES, MOST_SECONDS, MOST_WORDS, check_size
+from ..limits import MOST_NODES, MOST_WORDS, SECONDS, check_size
 from .kinds import KINDS, REALISTIC, Kind
 from .node_times import NODE_TIMES, NodeTime
 from .shapes import SHAPES, ModelShape
@@ -24,8 +24,8 @@ _RANGES: dict[str, SchemaKind] = {
     "skew": Real(most=100.0),
     "time_spread": Real(most=10.0),
     "bandwidth": Real(1.0),
-    "resident_time": Real(most=MOST_SECONDS),
-    "token_time": Real(most=MOST_SECONDS),
+    "resident_time": SECONDS,
+    "token_time": SECONDS,
     "node_time": OneOf(tuple(NODE_TIMES)),
 }
 

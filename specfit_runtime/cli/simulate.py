@@ -6,12 +6,12 @@ import argparse
 from typing import Any
 
 from specfit_opt.cli.inputs import check_distinct
-from specfit_opt.cli.progress import progress_bar
+from specfit_opt.cli.output import progress_bar
 from specfit_opt.cli.replay import add_machine_options, print_results, traces_of
-from specfit_opt.cli.table import format_table
 from specfit_opt.files import Trace
 from specfit_opt.profiles import load_profile
 from specfit_opt.replay import FIXED_POLICIES, ReplayResult
+from specfit_opt.text import format_table
 
 from ..policies import POLICIES
 from ..predictors import PREDICTORS

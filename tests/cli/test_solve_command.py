@@ -70,9 +70,11 @@ def test_arguments_reach_the_solver(tree, capsys):
     eagle = solved("--method", "eagle", "--option", "budget=5")
     assert eagle["method"] == "eagle"
     assert len(eagle["nodes"]) == 5
-    text = solved("--method", "ecospec", "--option", 'count="missing"', "--option", "budget=2")
-    bare = solved("--method", "ecospec", "--option", "count=missing", "--option", "budget=2")
-    assert text == bare
+
+
+@pytest.mark.parametrize("pair", ["solver=gscip", 'solver="gscip"'])
+def test_a_text_needs_no_quotes(pair):
+    assert parse_options([pair]) == {"solver": "gscip"}
 
 
 def test_a_table_for_several_files_by_rate(tree, capsys):
