@@ -6,7 +6,7 @@ import enum
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,9 +20,6 @@ from .limits import RATE
 from .routing import ExpertRouting
 from .text import seconds
 from .tree import DraftTree
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: Numbers of experts: whole where the routing is certain, expected where it is not.
 Counts: TypeAlias = NDArray[np.int64] | NDArray[np.float64]
@@ -207,35 +204,6 @@ class Solution:
             "experts_used": self.experts_used.tolist(),
             "stats": dict(self.stats),
         }
-
-    def plot(self, tree: DraftTree, ax: Axes | None = None) -> Axes:
-        """Draw the tree with the chosen nodes filled; needs the extra ``plot``.
-
-        Parameters
-        ----------
-        tree : DraftTree
-            The tree that this is a solution for.
-        ax : matplotlib.axes.Axes, optional
-            Where to draw; a new figure when omitted.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-
-        Raises
-        ------
-        InvalidInputError
-            If the tree has another number of nodes.
-        MissingExtraError
-            If matplotlib is not installed.
-
-        See Also
-        --------
-        specfit_opt.plot.plot_tree : What it calls.
-        """
-        from .plot import plot_tree
-
-        return plot_tree(tree, self, ax=ax)
 
     __setstate__ = refreeze
 

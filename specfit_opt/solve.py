@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import math
 from typing import Any
 
-from .checks import Whole
 from .cost import CostModel
 from .errors import InvalidInputError
-from .instance import Instance
+from .instance import Instance, checked_max_nodes
 from .limits import RATE, TIME_LIMIT
 from .methods import METHODS
 from .routing import ExpertRouting
@@ -137,19 +135,6 @@ def solve_instance(
     if method_options:
         check_options(method, method_options)
     return select(instance, rate=rate, max_nodes=max_nodes, time_limit=time_limit, **method_options)
-
-
-def checked_max_nodes(max_nodes: Any, instance: Instance) -> int:
-    """Return ``max_nodes``, at most n, checked to leave room for the roots and a size allowed."""
-    n_roots = instance.tree.n_roots
-    checked: int = Whole(n_roots, math.inf)(max_nodes, "max_nodes, which counts the roots,")
-    most = min(checked, instance.tree.n_nodes)
-    time = instance.cost_model.node_time
-    if not isinstance(time, float) and not (time[n_roots : most + 1] < math.inf).any():
-        raise InvalidInputError(
-            f"node_time forbids every size from {n_roots} to max_nodes = {max_nodes}"
-        )
-    return most
 
 
 def check_options(method: str, options: dict[str, Any]) -> None:

@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidInputError
-from ..instance import Instance
+from ..instance import Instance, checked_max_nodes
 from ..limits import RATE
-from ..methods._union import expert_prices
-from ..solve import checked_max_nodes
+from ..union import expert_prices
 
 
 @dataclass(frozen=True, eq=False)

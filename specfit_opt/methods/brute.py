@@ -13,8 +13,8 @@ from ..errors import InvalidInputError
 from ..instance import Instance
 from ..kernel import interrupt
 from ..solution import Solution, Status, build_solution
+from ..union import expert_prices, used_experts
 from ._sizes import allowed_sizes
-from ._union import expert_prices, used_experts
 from .method import Method
 
 #: Most non-root nodes that ``max_tree`` may be raised to: 2^26 sets take 256 MiB.

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from ..checks import Whole
 from ..instance import Instance
 from ..solution import Solution, build_solution
+from ..union import ExpertUnion, expert_prices
 from ._sizes import allowed_sizes, complete_order, mask_of, nearest_allowed
-from ._union import ExpertUnion, expert_prices
 from .method import Method
 
 

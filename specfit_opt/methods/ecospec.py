@@ -7,8 +7,8 @@ import numpy as np
 from ..checks import Real, Whole
 from ..instance import Instance
 from ..solution import Solution, build_solution
+from ..union import ExpertUnion, weighted
 from ._sizes import allowed_sizes, mask_of, nearest_allowed
-from ._union import ExpertUnion, weighted
 from .method import Method
 
 _EPS = Real(1e-12, 1e12)

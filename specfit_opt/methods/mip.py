@@ -18,8 +18,8 @@ from ..errors import MissingExtraError, SpecfitError
 from ..instance import Instance
 from ..kernel import interrupt
 from ..solution import Solution, Status, build_solution
+from ..union import expert_prices, topmost_use, used_experts
 from ._sizes import allowed_sizes, mask_of
-from ._union import expert_prices, topmost_use, used_experts
 from .method import Method
 
 #: Relative error that a floating-point MIP solver is trusted to keep to. Its bound is padded by

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from specfit_opt.cli import main
+from specfit_opt.cli.inputs import parse_options
 from specfit_opt.data import example_instances
 from specfit_opt.files import load_instance
 from specfit_opt.solution import evaluate
