@@ -75,6 +75,18 @@ class Registry(Mapping[str, _Entry], Generic[_Entry]):
         self._entries[name] = entry
         return entry
 
+    def remove(self, name: str) -> _Entry:
+        """Take out the entry of that name and return it.
+
+        Raises
+        ------
+        InvalidInputError
+            As :meth:`find`.
+        """
+        entry = self.find(name)
+        del self._entries[name]
+        return entry
+
     def find(self, name: Any) -> _Entry:
         """Return the entry of that name.
 

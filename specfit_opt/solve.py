@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from .cost import CostModel
@@ -139,14 +138,9 @@ def solve_instance(
 
 def check_options(method: str, options: dict[str, Any]) -> None:
     """Raise InvalidInputError if ``method`` does not take one of ``options``."""
-    parameters = inspect.signature(METHODS.find(method).select).parameters
-    known = [name for name in parameters if name not in _COMMON]
+    known = METHODS.find(method).options
     for name in options:
         if name not in known:
             raise InvalidInputError(
-                f"method {method!r} has no option {name!r}; it takes "
-                f"{', '.join(known) if known else 'none'}"
+                f"method {method!r} has no option {name!r}; it takes {', '.join(known) or 'none'}"
             )
-
-
-_COMMON = ("instance", "rate", "max_nodes", "time_limit")

@@ -17,6 +17,7 @@ from .instance import Instance
 from .kernel.interrupt import FolderGone, Stop, look_up, stopped_by
 from .limits import RATE, TIME_LIMIT
 from .methods import METHODS
+from .methods.method import COMMON
 from .routing import ExpertRouting
 from .solution import Solution
 from .solve import check_options, solve_instance
@@ -185,5 +186,4 @@ def _check_solve_options(options: dict[str, Any]) -> None:
     METHODS.find(method)
     RATE(options.get("rate"), "rate")
     TIME_LIMIT(options.get("time_limit"), "time_limit")
-    common = ("method", "rate", "max_nodes", "time_limit")
-    check_options(method, {k: v for k, v in options.items() if k not in common})
+    check_options(method, {k: v for k, v in options.items() if k not in ("method", *COMMON)})

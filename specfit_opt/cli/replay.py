@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from ..files import Trace, load_trace
-from ..profiles import list_profiles, load_profile
+from ..profiles import PROFILES, load_profile
 from ..replay import (
     CACHES,
     OBJECTIVES,
@@ -59,7 +59,7 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         metavar="NAME|FILE",
-        help=f"machines: {', '.join(list_profiles())}, or JSON files (pcie4)",
+        help=f"machines: {', '.join(PROFILES)}, or JSON files (pcie4)",
     )
     parser.add_argument(
         "--cache",
