@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..checks import Real, Whole
 from ..cost import CostModel
 from ..errors import InvalidInputError
-from ..schema import ListOf, Real, Whole
+from ..schema import ListOf
 from .robust import RecentAverage, RecentRatio
 
 #: Cycles that the averages of times remember.

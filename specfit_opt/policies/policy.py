@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import Whole, shown
 from ..errors import InvalidInputError
-from ..schema import Whole, shown
 
 if TYPE_CHECKING:
     from .view import DraftView
