@@ -8,6 +8,7 @@ from os import PathLike
 import numpy as np
 from numpy.typing import ArrayLike
 
+from specfit_opt.cost import CostModel
 from specfit_opt.files import Trace
 from specfit_opt.instance import check_sizes
 from specfit_opt.profiles import HardwareProfile, load_profile
@@ -90,8 +91,8 @@ def evaluate_router(
     for hardware in machines:
         if hardware.experts_resident:
             raise InvalidInputError(
-                f"profile {hardware.name} keeps all experts resident, so no cache is replayed; name "
-                "one with a link"
+                f"profile {hardware.name} keeps all experts resident, so no cache is replayed; "
+                "name one with a link"
             )
         repeat = (
             hardware.layer_repeat
@@ -102,7 +103,9 @@ def evaluate_router(
         if size is None:
             size = hardware.expert_bytes if trace.expert_bytes is None else trace.expert_bytes
         layer_bytes = checked_expert_bytes(size, trace.n_layers, trace.n_experts)
-        cost = hardware.cost_model(trace.n_layers, trace.n_experts, layer_bytes, layer_repeat=repeat)
+        cost = hardware.cost_model(
+            trace.n_layers, trace.n_experts, layer_bytes, layer_repeat=repeat
+        )
         check_sizes(cost, 1, most)
         time = np.broadcast_to(cost.expert_time, trace.n_layers)
         cost = CostModel(cost.fixed_time, cost.node_time, time)
