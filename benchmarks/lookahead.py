@@ -80,9 +80,9 @@ def contenders() -> dict[str, Callable[[], Any]]:
         "in full": partial(SpecFitPolicy, repayment=False),
         "learned": SpecFitPolicy,
         **{f"{share:g}": partial(share_policy, share) for share in SHARES},
-        "two passes": Lookahead,
-        "and tail": partial(Lookahead, tail=TAIL),
-        "one pass": partial(Lookahead, 1),
+        "two passes": partial(Lookahead, cache_policy="lru"),
+        "and tail": partial(Lookahead, tail=TAIL, cache_policy="lru"),
+        "one pass": partial(Lookahead, 1, cache_policy="lru"),
     }
 
 

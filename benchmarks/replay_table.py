@@ -70,7 +70,9 @@ def run(paths: Sequence[Path], profiles: Sequence[str], slots: Sequence[int]) ->
         n_nodes = int((trace.cycle_start[1:] - trace.cycle_start[:-1]).max())
         policies = [*default_policies(trace.max_depth, n_nodes), *SURPLUS]
         for profile in profiles:
-            results += replay(trace, policies=policies, profile=profile, cache=slots)
+            results += replay(
+                trace, policies=policies, profile=profile, cache=slots, cache_policy="lru"
+            )
             print(
                 f"{number} of {len(paths)}: {trace.name}, {profile}; "
                 f"{time.monotonic() - begin:.1f} s so far",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..caches import CACHE_RULES, DEFAULT_CACHE_RULE
 from ..files import Trace, load_trace
 from ..profiles import list_profiles, load_profile
 from ..replay import (
-    CACHES,
     OBJECTIVES,
     POLICIES,
     WARMUP,
@@ -71,7 +71,10 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
         "(12.5%% 25%% 50%%)",
     )
     parser.add_argument(
-        "--cache-policy", choices=CACHES, default="lru", help="what the cache evicts (lru)"
+        "--cache-policy",
+        choices=CACHE_RULES,
+        default=DEFAULT_CACHE_RULE,
+        help=f"what the cache evicts ({DEFAULT_CACHE_RULE})",
     )
     parser.add_argument(
         "--expert-bytes",

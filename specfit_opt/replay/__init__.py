@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from .cache_size import slots_of
-from .caches import CACHES
 from .policies import (
     FIXED_POLICIES,
     OBJECTIVES,
@@ -18,7 +16,6 @@ from .summary import PolicySummary, replay_table, summarise
 from .walk import WARMUP, replay
 
 __all__ = [
-    "CACHES",
     "DEFAULT_CACHE",
     "FIXED_POLICIES",
     "OBJECTIVES",
@@ -32,6 +29,5 @@ __all__ = [
     "make_policy",
     "replay",
     "replay_table",
-    "slots_of",
     "summarise",
 ]

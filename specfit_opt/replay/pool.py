@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..files import TraceCycle
-from ..path_weights import PathWeights
 from ..routing import ExpertRouting
 from ..tree import DraftTree
 
@@ -58,9 +57,3 @@ class Pool:
     def used(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return the union of the experts of ``mask``'s nodes, shape (L, E)."""
         return self.routing.union(mask)
-
-    def weight(self, mask: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Return how likely a committed token uses each expert if ``mask`` is verified, (L, E)."""
-        path_prob = np.where(mask, self.tree.path_prob, 0.0)
-        weights = PathWeights(self.tree.parent, path_prob)
-        return weights.of(self.routing.experts, self.routing.n_experts)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..caches import DEFAULT_CACHE_RULE
 from ..errors import InvalidInputError
 from ..files import Trace
 from ..profiles import HardwareProfile
@@ -29,11 +30,11 @@ def replay(
     *,
     policies: Iterable[str | Policy] | None = None,
     profile: str | PathLike[str] | HardwareProfile = "pcie4",
-    cache: int | str | Sequence[int | str] | None = None,
+    cache: float | int | str | Sequence[float | int | str] | None = None,
     objective: str = "ratio",
     expert_bytes: ArrayLike | None = None,
     layer_repeat: int | None = None,
-    cache_policy: str = "lru",
+    cache_policy: str = DEFAULT_CACHE_RULE,
     warmup: int = WARMUP,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ReplayResult]:
@@ -50,9 +51,9 @@ def replay(
         See :func:`make_policy`; default :func:`default_policies`.
     profile : str, path or HardwareProfile
         The machine: a shipped name, a JSON file or an object.
-    cache : int or str, or a sequence of them, optional
-        Cache sizes, see :func:`slots_of`; default 12.5, 25 and 50 % of the experts. A profile whose
-        experts are all resident takes none.
+    cache : float, int or str, or a sequence of them, optional
+        Cache sizes, see :func:`~specfit_opt.caches.slots_of`; default 12.5, 25 and 50 % of the
+        experts. A profile whose experts are all resident takes none.
     objective : str
         ``"ratio"``, or ``"surplus"``: what the policies that maximise something maximise per pass,
         at the rate that the replay has had so far.
@@ -62,8 +63,9 @@ def replay(
         Layers that each recorded one stands for; default the profile's. Every expert's bytes and
         time count this many times.
     cache_policy : str
-        Name of an entry of ``CACHES``. Such as know all passes beforehand (``belady``) serve fixed
-        policies only: what others choose depends on what is resident, so there is nothing to know.
+        A name of :data:`~specfit_opt.caches.CACHE_RULES`. Such as know all passes beforehand
+        (``belady``) serve fixed policies only: what others choose depends on what is resident, so
+        there is nothing to know.
     warmup : int
         Positions at the start of each prompt that are decoded plainly and not counted.
     progress : callable, optional
@@ -113,12 +115,12 @@ def replay(
     chosen = make_policies(policies, objective)
     for policy in chosen:
         policy.check(trace.max_depth, n_nodes)
-    kind = setting.cache
-    if kind.clairvoyant:
+    rule = setting.cache
+    if rule is not None and rule.clairvoyant:
         for policy in chosen:
             if not policy.fixed:
                 raise InvalidInputError(
-                    f"cache policy {kind.name} must know all passes beforehand, but what policy "
+                    f"cache policy {rule.name} must know all passes beforehand, but what policy "
                     f"{policy.name} chooses depends on the cache; replay fixed policies, such as "
                     "ar, chain-4 or eagle-8"
                 )
@@ -180,7 +182,8 @@ class _Run:
         self.policy = policy
         self.machine = setting.machine
         self.cost = setting.cost
-        self.kind = setting.cache
+        self.setting = setting
+        self.clairvoyant = setting.cache is not None and setting.cache.clairvoyant
         self.slots = slots
         self.layer_bytes = setting.layer_bytes
         self.layer_time = setting.cost.expert_time
@@ -190,9 +193,9 @@ class _Run:
 
     def start_prompt(self, pools: _Pools, first: int, end: int, warmup: int) -> None:
         """Empty the cache."""
-        self.cache = self.kind.make(self.trace.n_layers, self.trace.n_experts, self.slots)
+        self.cache = self.setting.new_cache(self.slots)
         self._counted_here = False
-        if self.kind.clairvoyant:
+        if self.clairvoyant:
             self.cache.foresee(list(self._passes(pools, first, end, warmup)))
 
     @property
@@ -232,8 +235,7 @@ class _Run:
     def _use(self, pool: Pool, mask: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[Any]]:
         """Run a pass over ``mask``; return what it used and, per layer, how many it missed."""
         used = pool.used(mask)
-        weight = pool.weight(mask) if self.kind.weighs else None
-        return used, np.count_nonzero(self.cache.use(used, weight), axis=1)
+        return used, np.count_nonzero(self.cache.use(used), axis=1)
 
     def _charge(self, pool: Pool, choice: Choice) -> None:
         size = int(np.count_nonzero(choice.mask))
@@ -267,7 +269,7 @@ class _Run:
             policy=self.policy.name,
             objective=self.policy.objective,
             profile=self.machine.name,
-            cache_policy=self.kind.name,
+            cache_policy=self.setting.cache_policy,
             slots=self.slots,
             n_experts=self.trace.n_experts,
             n_layers=self.trace.n_layers,

@@ -12,8 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specfit_opt.path_weights import PathWeights
-
 from ..calibration import CycleMeasurement
 from ..expert_union import expert_union
 from ..policies import Choice, Outcome
@@ -160,13 +158,11 @@ class DecodeLoop:
         choice = learned.policy.choose(view)
         nodes = choice.nodes
         tokens, parent = _subtree(view, nodes)
-        paths = PathWeights(parent, view.path_prob[nodes])
         if self._prefetcher.wanted:
-            self._prefetcher.issue(cache, view.experts()[nodes], paths)
+            self._prefetcher.issue(cache, view.experts()[nodes])
         learned.torn = False
         chosen = perf_counter()
-        with self._offload.expecting(paths):
-            result = self._session.verify(tokens, parent)
+        result = self._session.verify(tokens, parent)
         if self._offload.device.type == "cuda":
             # Else what the device still computes would be charged to whatever reads a result first.
             # Not the whole device: what was prefetched in vain may still be on its way.
@@ -357,6 +353,6 @@ def _record(
         wasted_prefetch_bytes=moved.wasted_prefetch_bytes,
         evictions=moved.evictions,
         bypassed=moved.bypassed,
-        waves=moved.waves,
+        scratch_rounds=moved.scratch_rounds,
         **seconds,
     )

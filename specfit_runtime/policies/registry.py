@@ -86,7 +86,7 @@ class DraftView(ABC):
     @property
     @abstractmethod
     def cache_policy(self) -> str:
-        """What the cache evicts, by its name in ``specfit_opt.replay.CACHES``."""
+        """What the cache evicts, by its name in ``specfit_opt.caches.CACHE_RULES``."""
 
     @property
     @abstractmethod

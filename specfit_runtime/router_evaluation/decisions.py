@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specfit_opt import CostModel, ExpertRouting, evaluate, solve
+from specfit_opt.caches import CACHE_RULES, SimulatedCache
 from specfit_opt.files import Trace
 from specfit_opt.profiles import HardwareProfile
-from specfit_opt.replay.caches import get_cache
 from specfit_opt.replay.pool import Pool
 
 from ..expert_union import expert_union
@@ -74,7 +74,7 @@ def decision_quality(
     shares: list[float] = []
     expected = occurred = 0
     for first, end in trace.prompts:
-        cache = get_cache("lru").make(trace.n_layers, trace.n_experts, slots)
+        cache = SimulatedCache(CACHE_RULES["lru"], slots, trace.n_layers, trace.n_experts)
         at = first
         while at < end:
             cycle = trace.cycle(at)

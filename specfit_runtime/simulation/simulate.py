@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from specfit_opt import CostModel
+from specfit_opt.caches import DEFAULT_CACHE_RULE
 from specfit_opt.files import Trace
 from specfit_opt.profiles import HardwareProfile
 from specfit_opt.replay import WARMUP, ReplayResult, ReplaySetting
@@ -30,7 +31,7 @@ def simulate(
     cache: int | str | Sequence[int | str] | None = None,
     expert_bytes: ArrayLike | None = None,
     layer_repeat: int | None = None,
-    cache_policy: str = "lru",
+    cache_policy: str = DEFAULT_CACHE_RULE,
     warmup: int = WARMUP,
     calibrator: Callable[[], AcceptanceCalibrator] = AcceptanceCalibrator,
     progress: Callable[[int, int], None] | None = None,
@@ -60,7 +61,7 @@ def simulate(
     layer_repeat : int, optional
         Layers that each recorded one stands for; default the profile's.
     cache_policy : str
-        Name of an entry of ``specfit_opt.replay.CACHES`` that need not know the future.
+        A name of :data:`~specfit_opt.caches.CACHE_RULES` that need not know the future.
     warmup : int
         Positions at the start of each text that are decoded plainly and not counted.
     calibrator : callable
@@ -115,6 +116,7 @@ def simulate(
             f"profile {setting.machine.name} charges for resident experts, which the runtime's "
             "policies do not reckon with; simulate a profile with a link, such as pcie4"
         )
+    assert setting.cache is not None  # all resident was refused
     if setting.cache.clairvoyant:
         raise InvalidInputError(
             f"cache policy {setting.cache.name} must know all passes beforehand; choose another"

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specfit_opt import CostModel
+from specfit_opt.caches import CACHE_RULES, DEFAULT_CACHE_RULE, SimulatedCache
 from specfit_opt.files import Trace
-from specfit_opt.path_weights import PathWeights
-from specfit_opt.replay.caches import get_cache
 from specfit_opt.solution import node_time_at
 
 from ..acceptance import AcceptanceCalibrator
@@ -44,7 +43,7 @@ class Machine:
     cost_model: CostModel
     draft_time: float
     slots: int
-    cache_policy: str = "lru"
+    cache_policy: str = DEFAULT_CACHE_RULE
     jitter: float = 0.0
 
 
@@ -128,7 +127,7 @@ class SimulatedDecode:
         """Go on with the texts of another trace of the same model, keeping what was learned."""
         self.trace = trace
         self.machine = machine
-        self._kind = get_cache(machine.cache_policy)
+        self._rule = CACHE_RULES.find(machine.cache_policy)
         self._slots = np.full(trace.n_layers, machine.slots, dtype=np.int64)
         self._shape = trace.n_layers, trace.n_experts, trace.experts.shape[2]
 
@@ -149,7 +148,7 @@ class SimulatedDecode:
         list of SimulatedCycle
             A pass that reaches past the end counts whole.
         """
-        self._cache = self._kind.make(*self._shape[:2], self.machine.slots)
+        self._cache = SimulatedCache(self._rule, self.machine.slots, *self._shape[:2])
         self._tokens, self._seconds = 0, 0.0
         self.predictor.start(*self._shape)
         self.policy.start()
@@ -182,8 +181,7 @@ class SimulatedDecode:
         nodes = choice.nodes
         true = view.true_experts[nodes]
         used = expert_union(true, trace.n_experts)
-        weight = _weights(view, nodes, true, trace.n_experts) if self._kind.weighs else None
-        misses = np.count_nonzero(self._cache.use(used, weight), axis=1)
+        misses = np.count_nonzero(self._cache.use(used), axis=1)
         predicted = misses
         if view.predicted:
             wanted = expert_union(view.experts()[nodes], trace.n_experts)
@@ -247,16 +245,6 @@ def _layer_time(cost: CostModel) -> NDArray[np.float64]:
     time = cost.expert_time
     assert not isinstance(time, float)  # OnlineCorrection has refused that
     return time if time.ndim == 1 else time.mean(axis=1)
-
-
-def _weights(
-    view: RecordedView, nodes: NDArray[np.int64], experts: NDArray[np.integer], n_experts: int
-) -> NDArray[np.float64]:
-    """Return how likely the committed tokens are to use each expert, shape (L, E)."""
-    number = np.full(len(view.parent) + 1, -1, dtype=np.int64)
-    number[nodes] = np.arange(len(nodes))
-    # The root's parent, -1, is the entry behind the last.
-    return PathWeights(number[view.parent[nodes]], view.path_prob[nodes]).of(experts, n_experts)
 
 
 def _followers(view: RecordedView, accepted: NDArray[np.int64]) -> Sequence[int]:
