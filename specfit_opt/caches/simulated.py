@@ -34,8 +34,8 @@ class SimulatedCache:
     >>> import numpy as np
     >>> from specfit_opt.caches import CACHE_RULES, SimulatedCache
     >>> cache = SimulatedCache(CACHE_RULES.find("lru"), 2, n_layers=1, n_experts=4)
-    >>> cache.use(np.array([[True, True, False, False]])).sum()
-    2
+    >>> cache.use(np.array([[True, True, False, False]])).tolist()
+    [[True, True, False, False]]
     >>> cache.use(np.array([[True, False, True, False]])).tolist()
     [[False, False, True, False]]
     >>> cache.resident.tolist()
