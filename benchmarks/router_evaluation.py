@@ -163,6 +163,7 @@ def decode_table(trace: Trace) -> str:
                 predictor=predictor,
                 profile=profile,
                 cache=CACHE,
+                cache_policy="lru",
                 expert_bytes=EXAMPLE_EXPERT_BYTES,
                 layer_repeat=EXAMPLE_LAYER_REPEAT,
             )

@@ -34,12 +34,11 @@ from specfit_opt import (
     sample_scenarios,
     solve_instance,
 )
+from specfit_opt.caches import CACHE_RULES, SimulatedCache, slots_of
 from specfit_opt.data import EXAMPLE_EXPERT_BYTES, EXAMPLE_LAYER_REPEAT
 from specfit_opt.files.atomic import atomic_write
 from specfit_opt.profiles import load_profile
 from specfit_opt.replay import WARMUP
-from specfit_opt.replay.cache_size import slots_of
-from specfit_opt.replay.caches import get_cache
 from specfit_opt.solution import evaluate, node_time_at
 
 from .problems import qwen3
@@ -303,7 +302,7 @@ class Machine:
         self.time = cost.expert_table(*shape)
         layer_bytes = np.full(trace.n_layers, float(EXAMPLE_EXPERT_BYTES))
         slots = slots_of(cache, trace.n_experts, layer_bytes, EXAMPLE_LAYER_REPEAT)
-        self.new_cache = partial(get_cache("lru").make, *shape, slots)
+        self.new_cache = partial(SimulatedCache, CACHE_RULES["lru"], slots, *shape)
 
     def choose(
         self, pool: Position, variant: int, resident: NDArray[np.bool_], totals: Totals

@@ -8,7 +8,6 @@ from os import PathLike
 import numpy as np
 from numpy.typing import ArrayLike
 
-from specfit_opt.cost import CostModel
 from specfit_opt.files import Trace
 from specfit_opt.profiles import HardwareProfile
 from specfit_opt.replay import DEFAULT_CACHE, WARMUP, ReplaySetting, SimulatedMachine
@@ -46,7 +45,7 @@ def evaluate_router(
     profiles : iterable of str, path or HardwareProfile
         The machines whose prices the decisions are made at.
     cache : sequence of int or str
-        Cache sizes, see :func:`specfit_opt.replay.slots_of`.
+        Cache sizes, see :func:`specfit_opt.caches.slots_of`.
     expert_bytes : int or array_like of int, shape (L,), optional
         Bytes of one expert, per recorded layer; default the trace's, else the profile's.
     layer_repeat : int, optional

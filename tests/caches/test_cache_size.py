@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specfit_runtime.errors import InvalidInputError
-from specfit_runtime.expert_cache import default_scratch, slots_per_layer
+from specfit_opt.caches import slots_of, slots_per_layer
+from specfit_opt.errors import InvalidInputError
+
+LAYERS = np.array([1e6, 3e6])  # 4 MB for one slot in each layer
 
 
 def slots(size: Any, *, n_experts: int = 64, record: Any = (100, 100), scratch: int = 4) -> Any:
@@ -108,7 +110,7 @@ def test_bytes_are_kept_to_and_used(
         ("-8GB", "is not understood"),
         ("8GB please", "is not understood"),
         ("nan", "is not understood"),
-        (True, "True is not understood"),
+        (True, "is not understood"),
         (np.bool_(True), "is not understood"),
         (None, "is not understood"),
         ([16], "is not understood"),
@@ -123,8 +125,63 @@ def test_the_least_number_of_bytes_is_enough() -> None:
     assert slots("600B") == (1, 1)
 
 
-def test_default_scratch() -> None:
-    assert default_scratch(64, 4) == 8
-    assert default_scratch(8, 1) == 2
-    assert default_scratch(8, 8) == 8
-    assert default_scratch(1, 1) == 1
+# ---- in a replay
+
+
+@pytest.mark.parametrize(
+    ("size", "slots"),
+    [
+        (0, 0),
+        (16, 16),
+        (np.int64(7), 7),
+        ("16", 16),
+        (" 64 ", 64),
+        ("25%", 16),
+        ("12.5%", 8),
+        ("0.125", 8),
+        (0.25, 16),
+        ("100 %", 64),
+        ("40MB", 10),
+        ("43.9 MB", 10),
+        ("0.04GB", 10),
+        ("4000000B", 1),
+        ("40MiB", 10),
+        ("1TB", 64),
+    ],
+)
+def test_forms_in_a_replay(size: int | str, slots: int) -> None:
+    assert slots_of(size, 64, LAYERS) == slots
+
+
+def test_bytes_count_every_layer_that_a_recorded_one_stands_for() -> None:
+    assert slots_of("48MB", 64, LAYERS, layer_repeat=6) == 2
+
+
+def test_a_share_is_not_lost_to_rounding() -> None:
+    for n_experts in (8, 60, 64, 100, 128, 256):
+        for k in range(1, n_experts + 1):
+            assert slots_of(f"{100.0 * k / n_experts!r}%", n_experts, LAYERS) == k
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (-1, "-1 slots per layer do not fit 64 experts"),
+        (65, "65 slots per layer do not fit 64 experts"),
+        ("65", "65 slots per layer do not fit 64 experts"),
+        ("101%", "at most 1"),
+        ("1%", "does not hold one expert per layer"),
+        ("0%", "must be above 0"),
+        ("3MB", "does not hold one expert per layer"),
+        ("8 GBit", "unit 'GBit' is unknown"),
+        ("lots", "is not understood; give a share"),
+        ("-25%", "is not understood"),
+        (16.0, "written without a point"),
+        (".5e", "unit 'e' is unknown"),
+        (True, "is not understood"),
+        (None, "is not understood"),
+    ],
+)
+def test_refused_in_a_replay(size: object, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        slots_of(size, 64, LAYERS)  # type: ignore[arg-type]

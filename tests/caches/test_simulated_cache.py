@@ -1,10 +1,9 @@
-"""The simulated caches: what every kind must do, what each is for, and Belady's optimum."""
+"""The simulated cache: what it does by every eviction rule, and Belady's optimum."""
 
 from __future__ import annotations
 
 from functools import cache as remembered
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,33 +12,29 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from random_trace import random_trace
 
+from specfit_opt.caches import CACHE_RULES, CacheRule, EvictionRule, SimulatedCache
+from specfit_opt.caches.lfu import DECAY
 from specfit_opt.errors import InvalidInputError
 from specfit_opt.profiles import HardwareProfile
-from specfit_opt.replay import CACHES, WARMUP, make_policy, replay
-from specfit_opt.replay.caches import Cache, get_cache
-from specfit_opt.replay.caches.lfu import DECAY
-from specfit_opt.replay.pool import Pool
+from specfit_opt.replay import replay
 
 Passes = list[NDArray[np.bool_]]
 
-#: Kinds that bring experts in and give them up; `resident` does neither.
-KINDS = [name for name in CACHES if name != "resident"]
+RULES = list(CACHE_RULES)
 PROFILE = HardwareProfile(
     name="test", bandwidth=2e9, fixed_time=0.02, node_time=1e-4, draft_time=1e-3
 )
 
 
-def made(name: str, slots: int, passes: Passes) -> Cache:
-    kind = get_cache(name)
-    cache = kind.make(*passes[0].shape, slots)
-    if kind.clairvoyant:
-        cache.foresee(passes)
+def made(name: str, slots: int | list[int], passes: Passes) -> SimulatedCache:
+    cache = SimulatedCache(CACHE_RULES[name], slots, *passes[0].shape)
+    cache.foresee(passes)
     return cache
 
 
-def misses(name: str, slots: int, passes: Passes, weights: list[NDArray[np.float64]]) -> int:
+def misses(name: str, slots: int, passes: Passes) -> int:
     cache = made(name, slots, passes)
-    return sum(int(cache.use(u, w).sum()) for u, w in zip(passes, weights, strict=True))
+    return sum(int(cache.use(used).sum()) for used in passes)
 
 
 def sets(*passes: set[int], n_experts: int) -> Passes:
@@ -57,45 +52,35 @@ def held_after(name: str, slots: int, *passes: set[int], n_experts: int = 8) -> 
     return np.flatnonzero(cache.resident[0]).tolist()
 
 
+def committed_by(number: int) -> int:
+    return 1 + number * number % 4
+
+
 @st.composite
-def workloads(draw: st.DrawFn) -> tuple[int, Passes, list[NDArray[np.float64]]]:
+def workloads(draw: st.DrawFn) -> tuple[int, Passes]:
     n_layers, n_experts = draw(st.integers(1, 2)), draw(st.integers(1, 7))
     slots = draw(st.integers(0, n_experts))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     shape = (draw(st.integers(1, 14)), n_layers, n_experts)
     passes = rng.random(shape) < draw(st.sampled_from([0.15, 0.4, 0.8]))
-    weights = np.where(passes, rng.choice([0.01, 0.09, 0.1, 0.7, 1.0], shape), 0.0)
-    return slots, list(passes), list(weights)
+    return slots, list(passes)
 
 
-# ---- every kind
+# ---- every rule
 
 
-@pytest.mark.parametrize("name", CACHES)
-def test_entries_are_complete(name: str) -> None:
-    kind = get_cache(name)
-    assert kind.name == name
-    assert kind.summary
-    assert kind.source
-
-
-def test_unknown_cache_policy() -> None:
-    with pytest.raises(InvalidInputError, match="'arc' is unknown; the cache policies are lru"):
-        get_cache("arc")
-
-
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", RULES)
 @given(workload=workloads())
 def test_invariants(
-    name: str, workload: tuple[int, Passes, list[NDArray[np.float64]]]
+    name: str, workload: tuple[int, Passes]
 ) -> None:
-    slots, passes, weights = workload
+    slots, passes = workload
     cache = made(name, slots, passes)
     assert not cache.resident.any()
-    for used, weight in zip(passes, weights, strict=True):
+    for used in passes:
         asked = used.copy()
         before = cache.resident
-        missed = cache.use(used, weight)
+        missed = cache.use(used)
         after = cache.resident
         assert np.array_equal(used, asked)
         assert np.array_equal(missed, used & ~before)
@@ -105,36 +90,36 @@ def test_invariants(
         assert not after.flags.writeable
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", RULES)
 @given(workload=workloads())
 def test_layers_do_not_mix(
-    name: str, workload: tuple[int, Passes, list[NDArray[np.float64]]]
+    name: str, workload: tuple[int, Passes]
 ) -> None:
-    slots, passes, weights = workload
+    slots, passes = workload
     together = made(name, slots, passes)
     alone = [made(name, slots, [u[i : i + 1] for u in passes]) for i in range(len(passes[0]))]
-    for used, weight in zip(passes, weights, strict=True):
-        together.use(used, weight)
+    for used in passes:
+        together.use(used)
         for i, cache in enumerate(alone):
-            cache.use(used[i : i + 1], weight[i : i + 1])
+            cache.use(used[i : i + 1])
             assert np.array_equal(cache.resident[0], together.resident[i])
 
 
-@pytest.mark.parametrize("name", [name for name in KINDS if name != "belady"])
+@pytest.mark.parametrize("name", [name for name in RULES if name != "belady"])
 @given(workload=workloads())
 def test_taking_over_keeps_the_order_of_uses(
-    name: str, workload: tuple[int, Passes, list[NDArray[np.float64]]]
+    name: str, workload: tuple[int, Passes]
 ) -> None:
-    slots, passes, weights = workload
+    slots, passes = workload
     cache, other = made(name, slots, passes), made(name, slots, passes)
     half = len(passes) // 2
-    for used, weight in zip(passes[:half], weights, strict=False):
-        cache.use(used, weight)
-        other.use(used, weight)
+    for used in passes[:half]:
+        cache.use(used)
+        other.use(used)
     # What is there already changes nothing.
     other.take_over(cache.resident)
-    for used, weight in zip(passes[half:], weights[half:], strict=True):
-        assert np.array_equal(cache.use(used, weight), other.use(used, weight))
+    for used in passes[half:]:
+        assert np.array_equal(cache.use(used), other.use(used))
         assert np.array_equal(cache.resident, other.resident)
     # Something else counts as never used, and is held from then on.
     held = np.cumsum(~passes[-1], axis=1, dtype=np.int64) * ~passes[-1]
@@ -142,17 +127,70 @@ def test_taking_over_keeps_the_order_of_uses(
     other.take_over(held)
     assert np.array_equal(other.resident, held)
     assert not other.resident.flags.writeable
-    assert np.array_equal(other.use(passes[-1], weights[-1]), passes[-1])
+    assert np.array_equal(other.use(passes[-1]), passes[-1])
 
 
-def test_all_resident() -> None:
-    (used,) = sets({1, 2}, n_experts=4)
-    cache = get_cache("resident").make(1, 4, 4)
-    assert not cache.use(used).any()
-    assert cache.resident.all()
+@pytest.mark.parametrize("name", RULES)
+@given(workload=workloads(), seed=st.integers(0, 1000))
+def test_layers_may_have_different_slots(
+    name: str, workload: tuple[int, Passes], seed: int
+) -> None:
+    _, passes = workload
+    n_layers, n_experts = passes[0].shape
+    slots = np.random.default_rng(seed).integers(0, n_experts + 1, n_layers).tolist()
+    together = made(name, slots, passes)
+    alone = [
+        made(name, own, [used[i : i + 1] for used in passes]) for i, own in enumerate(slots)
+    ]
+    for number, used in enumerate(passes):
+        missed = together.use(used)
+        together.committed(committed_by(number))
+        for i, cache in enumerate(alone):
+            assert np.array_equal(cache.use(used[i : i + 1])[0], missed[i])
+            assert np.array_equal(cache.resident[0], together.resident[i])
+            cache.committed(committed_by(number))
 
 
-# ---- each kind
+class LongestId(EvictionRule):
+    """Ranks all experts alike, in floating-point numbers."""
+
+    def __init__(self, n_layers: int, n_experts: int) -> None:
+        self._shape = n_layers, n_experts
+
+    def use(self, used: object, layer: object = ...) -> None:
+        """Forget it."""
+
+    def rank(self, layer: object = ...) -> NDArray[np.float64]:
+        """Return zeros."""
+        return np.zeros(self._shape)
+
+
+@given(workload=workloads())
+def test_a_rule_of_ones_own_and_ties(workload: tuple[int, Passes]) -> None:
+    slots, passes = workload
+    rule = CacheRule("longest-id", LongestId, "keeps the largest ids", "none")
+    cache = SimulatedCache(rule, slots, *passes[0].shape)
+    for used in passes:
+        there = cache.resident | used
+        cache.use(used)
+        for layer, ids in enumerate(map(np.flatnonzero, there)):
+            kept = ids[max(len(ids) - slots, 0) :]
+            assert np.flatnonzero(cache.resident[layer]).tolist() == kept.tolist()
+
+
+def test_taking_over_copies_and_remembers_earlier_uses() -> None:
+    passes = sets({3}, {3}, {0}, {2}, n_experts=4)
+    cache = made("lfu", 2, passes)
+    for used in passes[:3]:
+        cache.use(used)
+    held = np.array([[False, True, False, True]])
+    cache.take_over(held)
+    held[:] = False
+    cache.use(passes[3])
+    assert cache.resident.tolist() == [[False, False, True, True]]
+
+
+# ---- each rule
 
 
 def test_fifo_ignores_use() -> None:
@@ -179,15 +217,11 @@ def test_lfu_forgets() -> None:
     assert held_after("lfu", 1, *famous, *[{2}] * fresh) == [2]
 
 
-def committed_by(number: int) -> int:
-    return 1 + number * number % 4
-
-
 @given(workload=workloads())
 def test_lfu_is_the_sum_of_decayed_uses(
-    workload: tuple[int, Passes, list[NDArray[np.float64]]],
+    workload: tuple[int, Passes],
 ) -> None:
-    slots, passes, _ = workload
+    slots, passes = workload
     cache = made("lfu", slots, passes)
     begun = []
     for now, used in enumerate(passes):
@@ -205,33 +239,27 @@ def test_lfu_is_the_sum_of_decayed_uses(
 
 
 @given(workload=workloads())
-def test_admit_is_lru_over_what_it_admits(
-    workload: tuple[int, Passes, list[NDArray[np.float64]]],
-) -> None:
-    slots, passes, weights = workload
-    cache = made("admit", slots, passes)
+def test_lru_is_the_same_as_dictionaries(workload: tuple[int, Passes]) -> None:
+    slots, passes = workload
+    cache = made("lru", slots, passes)
     stamps: list[dict[int, int]] = [{} for _ in passes[0]]
-    for number, (used, weight) in enumerate(zip(passes, weights, strict=True)):
-        cache.use(used, weight)
+    for number, used in enumerate(passes):
+        missed = cache.use(used)
         for layer, stamp in enumerate(stamps):
             ids = np.flatnonzero(used[layer]).tolist()
-            low = [e for e in ids if e not in stamp and weight[layer, e] < 0.1]
-            stamp.update({e: number for e in ids if e not in low})
-            low.sort(key=lambda e: (-weight[layer, e], e))
-            stamp.update(dict.fromkeys(low[: max(slots - len(stamp), 0)], number))
+            assert np.flatnonzero(missed[layer]).tolist() == [e for e in ids if e not in stamp]
+            stamp.update(dict.fromkeys(ids, number))
             for e in sorted(stamp, key=lambda e: (stamp[e], e))[: max(len(stamp) - slots, 0)]:
                 del stamp[e]
             assert np.flatnonzero(cache.resident[layer]).tolist() == sorted(stamp)
 
 
-def test_admit_without_weights_is_lru() -> None:
-    rng = np.random.default_rng(3)
-    passes = list(rng.random((30, 2, 9)) < 0.4)
-    caches = [made(name, 4, passes) for name in ("admit", "lru")]
-    for used in passes:
-        for cache in caches:
-            cache.use(used)
-        assert np.array_equal(caches[0].resident, caches[1].resident)
+def test_equal_stamps_evict_the_smallest_id_first() -> None:
+    assert held_after("lru", 2, {0, 1, 3, 4}, n_experts=6) == [3, 4]
+
+
+def test_the_least_recent_goes_whatever_its_id() -> None:
+    assert held_after("lru", 2, {3}, {0}, {1}, n_experts=4) == [0, 1]
 
 
 # ---- Belady
@@ -259,24 +287,23 @@ def fewest_misses(slots: int, passes: list[frozenset[int]]) -> int:
 )
 def test_belady_is_the_optimum(slots: int, passes: list[frozenset[int]]) -> None:
     asked = sets(*map(set, passes), n_experts=5)
-    weights = [np.ones((1, 5))] * len(passes)
-    assert misses("belady", slots, asked, weights) == fewest_misses(slots, passes)
+    assert misses("belady", slots, asked) == fewest_misses(slots, passes)
 
 
 @given(workload=workloads())
 def test_nothing_misses_less_than_belady(
-    workload: tuple[int, Passes, list[NDArray[np.float64]]],
+    workload: tuple[int, Passes],
 ) -> None:
-    slots, passes, weights = workload
-    least = misses("belady", slots, passes, weights)
-    for name in KINDS:
-        assert misses(name, slots, passes, weights) >= least
+    slots, passes = workload
+    least = misses("belady", slots, passes)
+    for name in RULES:
+        assert misses(name, slots, passes) >= least
 
 
 def test_belady_refuses_passes_that_it_was_not_told_of() -> None:
     passes = sets({0}, {1}, n_experts=3)
     with pytest.raises(InvalidInputError, match="pass 0 is not the one"):
-        get_cache("belady").make(1, 3, 2).use(passes[0])
+        SimulatedCache(CACHE_RULES["belady"], 2, 1, 3).use(passes[0])
     cache = made("belady", 2, passes)
     cache.use(passes[0])
     with pytest.raises(InvalidInputError, match="pass 1 is not the one"):
@@ -301,7 +328,7 @@ def test_a_replay_misses_least_with_belady(policy: str) -> None:
             cache_policy=name,
             warmup=0,
         )
-        for name in KINDS
+        for name in RULES
     }
     for name, results in found.items():
         assert {r.cache_policy for r in results} == {name}
@@ -316,7 +343,7 @@ def test_a_replay_misses_least_with_belady(policy: str) -> None:
 def test_a_replay_tells_belady_of_the_plain_start_too() -> None:
     trace = random_trace(np.random.default_rng(5), prompts=3)
     (r,) = replay(trace, policies="eagle-6", profile=PROFILE, cache=4, cache_policy="belady")
-    (lru,) = replay(trace, policies="eagle-6", profile=PROFILE, cache=4)
+    (lru,) = replay(trace, policies="eagle-6", profile=PROFILE, cache=4, cache_policy="lru")
     assert (r.tokens, r.passes) == (lru.tokens, lru.passes)
     assert r.misses <= lru.misses
 
@@ -326,30 +353,3 @@ def test_belady_serves_fixed_policies_only(policy: str) -> None:
     trace = random_trace(np.random.default_rng(5))
     with pytest.raises(InvalidInputError, match=f"what policy {policy} chooses depends on the"):
         replay(trace, policies=["ar", policy], profile=PROFILE, cache=4, cache_policy="belady")
-
-
-def test_a_replay_weighs_the_chosen_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = random_trace(np.random.default_rng(11))
-    told: list[tuple[bytes, bytes]] = []
-    make: Any = get_cache("admit").make
-    use = make.use
-
-    def noting(self: Cache, used: NDArray[np.bool_], weight: NDArray[np.float64]) -> object:
-        told.append((used.tobytes(), weight.tobytes()))
-        return use(self, used, weight)
-
-    monkeypatch.setattr(make, "use", noting)
-    policy = make_policy("eagle-6")
-    (r,) = replay(trace, policies=[policy], profile=PROFILE, cache=3, cache_policy="admit")
-    wanted = []
-    for first, end in trace.prompts:
-        at = first
-        while at < end:
-            pool = Pool.of(trace.cycle(at))
-            plain = at - first < WARMUP
-            root = pool.tree.parent < 0
-            mask = root if plain else policy.choose(pool, None).mask  # type: ignore[arg-type]
-            wanted.append((pool.used(mask).tobytes(), pool.weight(mask).tobytes()))
-            at += 1 if plain else pool.emitted(mask)
-    assert told == wanted
-    assert r.passes
