@@ -1,9 +1,8 @@
-"""``specfit generate``: write a generated instance to a file."""
+"""``specfit make-instance``: write a generated instance to a file."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
 from typing import Any
 
 from ..files import save_instance
@@ -33,49 +32,35 @@ _REALS = {
 
 def add_parser(commands: Any) -> None:
     """Add the subcommand to ``commands``."""
+    kinds = [[kind.name, kind.summary] for kind in KINDS.values()]
     parser = commands.add_parser(
-        "generate",
-        help="write a generated instance to a file",
+        "make-instance",
+        help="write a generated selection problem to a file",
         description="Write a generated instance to a file. The same arguments give the same one.",
-        epilog=kinds_table(),
+        epilog=format_table(["kind", "what it is"], kinds, left=["what it is"]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("kind", metavar="KIND", help="one of the kinds below")
-    parser.add_argument("--seed", type=int, help="of the random numbers (0)")
+    parser.add_argument("--seed", type=int, default=0, help="of the random numbers (0)")
     parser.add_argument(
         "-o", "--output", required=True, metavar="FILE", help="where to: .npz or .json"
     )
-    add_kind_options(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
-
-
-def kinds_table() -> str:
-    """Return what the kinds are, as a table."""
-    rows = [[kind.name, kind.summary] for kind in KINDS.values()]
-    return format_table(["kind", "what it is"], rows, left=["what it is"])
-
-
-def add_kind_options(
-    parser: argparse._ActionsContainer, *, leave_out: Collection[str] = ()
-) -> None:
-    """Add the options of the kinds, except those named in ``leave_out``. None is: not given."""
     for name, text in _INTEGERS.items():
-        if name not in leave_out:
-            parser.add_argument(f"--{name}", type=int, metavar="N", help=text)
+        parser.add_argument(f"--{name}", type=int, metavar="N", help=text)
     for name, text in _REALS.items():
-        if name not in leave_out:
-            parser.add_argument(f"--{name}", type=float, metavar="X", help=text)
+        parser.add_argument(f"--{name}", type=float, metavar="X", help=text)
     parser.add_argument(
         "--node-time", choices=NODE_TIMES, help="how the time of a pass grows with its size"
     )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
     """Generate, write and say what was written."""
     names = [name.replace("-", "_") for name in (*_INTEGERS, *_REALS, "node-time")]
     options = {name: getattr(args, name) for name in names}
-    instance = generate(args.kind, seed=0 if args.seed is None else args.seed, **options)
+    instance = generate(args.kind, seed=args.seed, **options)
     save_instance(args.output, instance)
     if args.json:
         print_json(

@@ -1,4 +1,4 @@
-"""``specfit generate`` as a user runs it."""
+"""``specfit make-instance`` as a user runs it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specfit_opt.generate import KINDS, generate
 
 def test_the_file_holds_what_the_library_generates(specfit, tmp_path):
     done = specfit(
-        "generate", "qwen3-30b-a3b", "--seed", "7", "--nodes", "20", "--top-k", "4",
+        "make-instance", "qwen3-30b-a3b", "--seed", "7", "--nodes", "20", "--top-k", "4",
         "--node-time", "convex", "--resident", "0.25", "-o", "x.npz",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -33,7 +33,7 @@ def test_the_file_holds_what_the_library_generates(specfit, tmp_path):
 
 def test_json_says_what_was_written(tmp_path, capsys):
     path = tmp_path / "x.json"
-    assert main(["generate", "one-node", "-o", str(path), "--json"]) == 0
+    assert main(["make-instance", "one-node", "-o", str(path), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     instance = load_instance(path)
     assert document["file"] == str(path)
@@ -42,5 +42,5 @@ def test_json_says_what_was_written(tmp_path, capsys):
 
 
 def test_help_lists_every_kind(specfit):
-    text = specfit("generate", "--help").stdout
+    text = specfit("make-instance", "--help").stdout
     assert all(f"\n{kind} " in text for kind in KINDS)
