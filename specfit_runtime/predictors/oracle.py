@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specfit_opt.routing_predictor import DraftNodes, RoutingPredictor
+
 from ..errors import InvalidInputError
-from .registry import DraftNodes, PredictorKind, RoutingPredictor, checked_experts, checked_shape
+from ._checks import checked_experts, checked_shape
+from .predictor_kind import PredictorKind
 
 
 class Oracle(RoutingPredictor):
@@ -41,7 +44,7 @@ class Oracle(RoutingPredictor):
                 "predictor oracle knows the routing of recorded nodes alone: replay or evaluate a "
                 "trace with it, and decode with another predictor, such as frequency"
             )
-        return checked_experts(self._shape, nodes.tokens, nodes.truth).astype(np.int32)
+        return checked_experts(self._shape, nodes.token, nodes.truth).astype(np.int32)
 
     def observe(self, tokens: Sequence[int] | NDArray[np.integer], experts: NDArray[Any]) -> None:
         """Check the routing; nothing is learned from it."""

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["RouterNetwork", "RouterShape"]
-
-#: Newton steps that bring the sum of a layer's probabilities to k, to a few thousandths.
-_NEWTON_STEPS = 5
-#: Logarithm of a time after which an expert is through for certain, in single precision.
-_LONGEST = 5.0
+__all__ = ["NetworkShape", "RoutingNetwork"]
 
 
 @dataclass(frozen=True)
-class RouterShape:
-    """Sizes of a `RouterNetwork`.
+class NetworkShape:
+    """Sizes of a `RoutingNetwork`.
 
     Attributes
     ----------
@@ -45,12 +39,8 @@ class RouterShape:
     hidden_size: int = 256
     max_depth: int = 8
 
-    def to_dict(self) -> dict[str, int]:
-        """Return the sizes by name."""
-        return asdict(self)
 
-
-class RouterNetwork(nn.Module):
+class RoutingNetwork(nn.Module):
     """Scores all experts of all layers at once.
 
     One hidden layer reads embedding, state and depth, a second one is added to it, and the scores
@@ -59,20 +49,14 @@ class RouterNetwork(nn.Module):
 
     Parameters
     ----------
-    shape : RouterShape
+    shape : NetworkShape
     device : torch.device or str
         Where it is made, in float32.
-
-    Attributes
-    ----------
-    temperature : float
-        What scores are divided by before they become probabilities; 1 until it is fitted.
     """
 
-    def __init__(self, shape: RouterShape, *, device: torch.device | str = "cpu") -> None:
+    def __init__(self, shape: NetworkShape, *, device: torch.device | str = "cpu") -> None:
         super().__init__()
         self.shape = shape
-        self.temperature = 1.0
         width, hidden = shape.embedding_size, shape.hidden_size
         # Whatever PyTorch's defaults are.
         there: dict[str, Any] = {"device": device, "dtype": torch.float32}
@@ -109,26 +93,3 @@ class RouterNetwork(nn.Module):
         hidden = hidden + functional.silu(self.second(self.norm(hidden)))
         scores: Tensor = self.scores(torch.cat([hidden, embedded], dim=1))
         return scores.view(-1, shape.n_layers, shape.n_experts)
-
-    def probabilities(self, scores: Tensor) -> Tensor:
-        """Return how likely each expert is used, same shape; layers add up to k.
-
-        As if every expert waited for an exponential time, at a rate of exp(score / temperature),
-        and those were used that are through by the moment at which k are on average. Drawing k
-        experts one after the other in proportion to their rates comes to the same but for the
-        moment, which then is that of the k-th.
-        """
-        k = self.shape.top_k
-        if k == self.shape.n_experts:
-            return torch.ones_like(scores)
-        rate = scores / self.temperature
-        # At first the moment at which the k-th and the next expert are through with even odds.
-        edge = rate.topk(k + 1, dim=-1).values[..., k - 1 :]
-        moment = math.log(math.log(2.0)) - edge.mean(dim=-1, keepdim=True)
-        for _ in range(_NEWTON_STEPS):
-            passed = (rate + moment).clamp_max(_LONGEST).exp()
-            still = torch.exp(-passed)
-            excess = (1.0 - still).sum(dim=-1, keepdim=True) - k
-            slope = (passed * still).sum(dim=-1, keepdim=True)
-            moment = moment - (excess / slope.clamp_min(1e-6)).clamp(-1.0, 1.0)
-        return -torch.expm1(-(rate + moment).clamp_max(_LONGEST).exp())

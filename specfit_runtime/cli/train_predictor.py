@@ -1,4 +1,4 @@
-"""``specfit train-router``: train the network behind the predictor ``learned`` on recordings."""
+"""``specfit train-predictor``: train the network behind the predictor ``learned`` on recordings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specfit_opt.cli.progress import progress_bar
 def add_parser(commands: Any) -> None:
     """Add the subcommand to ``commands``."""
     parser = commands.add_parser(
-        "train-router",
+        "train-predictor",
         help="train a predictor of routing on recorded decoding",
         description="Train a small network that predicts which experts a draft token will use from "
         "the token, the drafter's state and the depth. Recordings come from `specfit trace "
@@ -62,15 +62,14 @@ def run(args: argparse.Namespace) -> None:
     require_runtime()
     from specfit_opt.files import load_trace
 
-    from ..predictors._checkpoint_folder import check_new_folder
-    from ..predictors.router_network_files import save_router
-    from ..router_training import train_router
-    from ..router_training.card import router_card
+    from ..predictor_training import train_predictor
+    from ..predictor_training.card import predictor_card
+    from ..predictors.routing_network_files import check_new_folder, save_network
 
     check_new_folder(args.output)
     traces = [load_trace(path) for path in args.trace]
     with progress_bar("training", unit="nodes") as progress:
-        training = train_router(
+        training = train_predictor(
             traces,
             epochs=args.epochs,
             seed=args.seed,
@@ -80,8 +79,8 @@ def run(args: argparse.Namespace) -> None:
             progress=progress,
         )
     figures = training.to_dict()
-    card = router_card(training, drafter=args.drafter)
-    save_router(
+    card = predictor_card(training, drafter=args.drafter)
+    save_network(
         args.output, training.network, card=card, drafter=args.drafter, training=figures
     )
     if args.json:
