@@ -138,7 +138,7 @@ def recorded(n_texts: int, new_tokens: int) -> Trace:
     from transformers import AutoTokenizer
 
     from specfit_runtime import demo_model
-    from tools.router_training.record_decoding import record_decoding
+    from tools.predictor_training.record_decoding import record_decoding
 
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(demo_model(), trust_remote_code=False)
@@ -160,7 +160,7 @@ def replayed(trace: Trace) -> Children:
     )
     pool = int(np.diff(trace.cycle_start).max())
     policy = make_policy(f"eagle-{pool}")
-    decode = SimulatedDecode(trace, policy, machine, make_predictor("last-token"), warmup=0)
+    decode = SimulatedDecode(trace, policy, machine, make_predictor("frequency"), warmup=0)
     met: list[Children] = []
 
     def watch(view: RecordedView, outcome: Outcome) -> None:

@@ -11,6 +11,8 @@ import numpy as np
 from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from specfit_opt.routing_predictor import RoutingPredictor
+
 from ._ambient import usual_float_errors
 from .acceptance import AcceptanceCalibrator, CalibrationState
 from .calibration import OnlineCorrection, RuntimeProfile, load_profile
@@ -25,7 +27,7 @@ from .errors import InvalidInputError
 from .exclusive import exclusively, loading, taken
 from .offload import BUSY, offload_of
 from .policies import Policy, make_policy
-from .predictors import RoutingPredictor, make_predictor
+from .predictors import make_predictor
 from .report import DecodeReport
 
 if TYPE_CHECKING:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specfit_opt.routing_predictor import RoutingPredictor
+
 from ..acceptance import AcceptanceCalibrator
 from ..calibration import OnlineCorrection, RuntimeProfile
 from ..drafters import Drafter
 from ..policies import Policy
-from ..predictors import RoutingPredictor
 
 
 @dataclass(eq=False)

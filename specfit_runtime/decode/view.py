@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specfit_opt import CostModel
+from specfit_opt.routing_predictor import DraftNodes, RoutingPredictor
 
 from ..acceptance import AcceptanceCalibrator
 from ..drafters import DraftLevel
 from ..errors import InvalidInputError
 from ..policies import DraftView
-from ..predictors import DraftNodes, RoutingPredictor
 
 _UNPRICED = (
     "this decode runs without a cost model, because its policy says that it asks no prices; set "
@@ -215,9 +215,9 @@ class CycleView(DraftView):
                     self._token[known:],
                     self._parent[known:],
                     self._depth[known:],
-                    states=self._unread_states(with_root=not known),
                     prob=self._path_prob[known:],
                     truth=self._truth(known),
+                    states=self._unread_states(with_root=not known),
                 )
             )
             self._experts = (

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specfit_opt.files import TraceCycle
+from specfit_opt.routing_predictor import RoutingPredictor
 
 from ..acceptance import AcceptanceCalibrator
 from ..decode.view import CycleView, Prices
-from ..predictors import RoutingPredictor
 from .recorded_drafter import RecordedDrafter
 
 

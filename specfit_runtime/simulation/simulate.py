@@ -13,11 +13,12 @@ from specfit_opt.files import Trace
 from specfit_opt.profiles import HardwareProfile
 from specfit_opt.replay import WARMUP, ReplayResult, ReplaySetting
 from specfit_opt.replay.walk import check_warmup
+from specfit_opt.routing_predictor import RoutingPredictor
 
 from ..acceptance import AcceptanceCalibrator
 from ..errors import InvalidInputError
 from ..policies import Policy, make_policy
-from ..predictors import RoutingPredictor, make_predictor
+from ..predictors import make_predictor
 from .simulated_decode import Machine, SimulatedCycle, SimulatedDecode
 
 

@@ -12,6 +12,7 @@ from specfit_opt import CostModel
 from specfit_opt.files import Trace
 from specfit_opt.path_weights import PathWeights
 from specfit_opt.replay.caches import get_cache
+from specfit_opt.routing_predictor import RoutingPredictor
 from specfit_opt.solution import node_time_at
 
 from ..acceptance import AcceptanceCalibrator
@@ -19,7 +20,6 @@ from ..calibration import CycleMeasurement, OnlineCorrection
 from ..decode.view import Prices
 from ..expert_union import expert_union
 from ..policies import Choice, Outcome, Policy
-from ..predictors import RoutingPredictor
 from .recorded_view import RecordedView
 
 

@@ -8,28 +8,19 @@ from collections.abc import Sequence
 from specfit_opt.cli.table import format_table
 from specfit_opt.cli.units import seconds
 
-from .result import RouterEvaluation
+from .evaluation import PredictorEvaluation
 
 
-def evaluation_table(
-    evaluations: Sequence[RouterEvaluation], level_seconds: Sequence[float] = ()
-) -> str:
-    """Return a block per trace: recall and unions, recall by layer, decisions; and the times.
-
-    Parameters
-    ----------
-    evaluations : sequence of RouterEvaluation
-    level_seconds : sequence of float
-        What the drafter takes for each level, from the first on; empty if it was not measured.
-    """
-    by_trace: dict[str, list[RouterEvaluation]] = {}
+def evaluation_table(evaluations: Sequence[PredictorEvaluation]) -> str:
+    """Return a block per trace: recall and unions, recall by layer, decisions; and the times."""
+    by_trace: dict[str, list[PredictorEvaluation]] = {}
     for evaluation in evaluations:
         by_trace.setdefault(evaluation.trace, []).append(evaluation)
     blocks = [f"{trace}\n\n{_block(group)}" for trace, group in by_trace.items()]
-    return "\n\n".join([*blocks, _times(evaluations, level_seconds)])
+    return "\n\n".join([*blocks, _times(evaluations)])
 
 
-def _block(group: list[RouterEvaluation]) -> str:
+def _block(group: list[PredictorEvaluation]) -> str:
     levels, layers = group[0].recall.shape[0] - 1, group[0].recall.shape[1]
     unions = group[0].unions
     overview = format_table(
@@ -70,13 +61,11 @@ def _block(group: list[RouterEvaluation]) -> str:
     return "\n\n".join([overview, by_layer, decisions, misses])
 
 
-def _times(evaluations: Sequence[RouterEvaluation], level_seconds: Sequence[float]) -> str:
+def _times(evaluations: Sequence[PredictorEvaluation]) -> str:
     levels = max(len(e.predict_seconds) for e in evaluations) - 1
     rows = [
         [f"{e.predictor}, {e.trace}", *map(seconds, e.predict_seconds[1:])] for e in evaluations
     ]
-    if level_seconds:
-        rows.insert(0, ["drafting the level", *map(seconds, level_seconds[:levels])])
     return format_table(["time by level", *map(str, range(1, levels + 1))], rows)
 
 

@@ -1,4 +1,4 @@
-"""The training of a `RouterNetwork`."""
+"""The training of a `RoutingNetwork`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from specfit_opt.files import Trace
 
 from .._ambient import on_the_cpu
 from ..errors import InvalidInputError
-from ..predictors.router_network import RouterNetwork, RouterShape
+from ..predictors.routing_network import NetworkShape, RoutingNetwork
 from .examples import Examples, split_examples
 from .token_table import start_from_table
 
-__all__ = ["RouterTraining", "train_router"]
+__all__ = ["PredictorTraining", "train_predictor"]
 
 #: Nodes per step, the rate at the peak, and the steps until it is reached.
 BATCH, LEARNING_RATE, WARM_UP = 512, 4e-3, 100
@@ -35,12 +35,12 @@ _BLOCK = 4096
 
 
 @dataclass(frozen=True, eq=False)
-class RouterTraining:
+class PredictorTraining:
     """A trained network and how it came about.
 
     Attributes
     ----------
-    network : RouterNetwork
+    network : RoutingNetwork
         As it was after the epoch of the lowest held-out loss, rounded to what a file keeps.
     nodes, held_out_nodes : int
         Examples that were trained on, and those that the figures below are of.
@@ -52,7 +52,7 @@ class RouterTraining:
         The same, averaged over layers, by the nodes' depth.
     """
 
-    network: RouterNetwork
+    network: RoutingNetwork
     nodes: int
     held_out_nodes: int
     train_loss: tuple[float, ...]
@@ -75,7 +75,7 @@ class RouterTraining:
 @on_the_cpu()
 @torch.inference_mode(False)
 @torch.enable_grad()
-def train_router(
+def train_predictor(
     traces: Sequence[Trace],
     *,
     epochs: int = 4,
@@ -84,13 +84,12 @@ def train_router(
     hidden_size: int = 256,
     held_out: float = 0.1,
     progress: Callable[[int, int], None] | None = None,
-) -> RouterTraining:
+) -> PredictorTraining:
     """Train a network to predict the experts of draft nodes.
 
     Every node of a trace carries its true routing, whether it was accepted or not, so all of them
     are examples. The loss is the cross-entropy of a layer's softmax against the experts in use,
-    minimised by AdamW with a warm-up and a cosine decay. The scores' temperature is fitted to the
-    held-out nodes afterwards, for probabilities.
+    minimised by AdamW with a warm-up and a cosine decay.
 
     Parameters
     ----------
@@ -110,7 +109,7 @@ def train_router(
 
     Returns
     -------
-    RouterTraining
+    PredictorTraining
 
     Raises
     ------
@@ -131,7 +130,20 @@ def train_router(
     train, held = split_examples(traces, held_out, seed)
     generator = torch.Generator().manual_seed(seed)
     held = held.take(torch.randperm(len(held), generator=generator)[:_MOST_HELD])
-    shape = RouterShape(
+    network = _untrained(train, embedding_size, hidden_size, generator)
+    train_loss, held_loss = _fit(network, train, held, epochs, generator, progress)
+    _finish(network, train)
+    recall, by_depth = _recall(network, held)
+    return PredictorTraining(
+        network, len(train), len(held), tuple(train_loss), tuple(held_loss), recall, by_depth
+    )
+
+
+def _untrained(
+    train: Examples, embedding_size: int, hidden_size: int, generator: torch.Generator
+) -> RoutingNetwork:
+    """Return a network for the examples that scores by how often each token used each expert."""
+    shape = NetworkShape(
         n_layers=train.experts.shape[1],
         n_experts=train.n_experts,
         top_k=train.experts.shape[2],
@@ -142,10 +154,22 @@ def train_router(
         max_depth=max(int(train.depth.max()), 1),
     )
     with torch.random.fork_rng(devices=[]):
-        network = RouterNetwork(shape).float()
+        network = RoutingNetwork(shape).float()
     _draw(network, generator)
     start_from_table(network, train)
-    steps = epochs * math.ceil(len(train) / BATCH)
+    return network
+
+
+def _fit(
+    network: RoutingNetwork,
+    train: Examples,
+    held: Examples,
+    epochs: int,
+    generator: torch.Generator,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[list[float], list[float]]:
+    """Train the network, leave it as it was best, and return the losses by epoch."""
+    per_epoch = math.ceil(len(train) / BATCH)
     optimizer = torch.optim.AdamW(network.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
     train_loss: list[float] = []
     held_loss = [_loss_over(network, held)]
@@ -154,9 +178,8 @@ def train_router(
         total = 0.0
         order = torch.randperm(len(train), generator=generator)
         for i, rows in enumerate(torch.split(order, BATCH)):
-            step = epoch * math.ceil(len(train) / BATCH) + i
             for group in optimizer.param_groups:
-                group["lr"] = _rate(step, steps)
+                group["lr"] = _rate(epoch * per_epoch + i, epochs * per_epoch)
             batch = _partly_hidden(train.take(rows), network.shape, generator)
             loss = _loss(_scores(network, batch), batch)
             optimizer.zero_grad()
@@ -173,15 +196,10 @@ def train_router(
         elif waited == _PATIENCE:
             break
     network.load_state_dict(best)
-    _finish(network, train)
-    _fit_temperature(network, held)
-    recall, by_depth = _recall(network, held)
-    return RouterTraining(
-        network, len(train), len(held), tuple(train_loss), tuple(held_loss), recall, by_depth
-    )
+    return train_loss, held_loss
 
 
-def _draw(network: RouterNetwork, generator: torch.Generator) -> None:
+def _draw(network: RoutingNetwork, generator: torch.Generator) -> None:
     """Draw the first weights, by the seed alone."""
     with torch.no_grad():
         for layer in (network.inner, network.second):
@@ -196,7 +214,7 @@ def _rate(step: int, steps: int) -> float:
     return LEARNING_RATE * warm * 0.5 * (1.0 + math.cos(math.pi * step / steps))
 
 
-def _partly_hidden(batch: Examples, shape: RouterShape, generator: torch.Generator) -> Examples:
+def _partly_hidden(batch: Examples, shape: NetworkShape, generator: torch.Generator) -> Examples:
     """Return the batch with some tokens unknown and some states zero."""
     hidden = torch.rand(len(batch), generator=generator, dtype=torch.float32) < _HIDE_TOKEN
     tokens = torch.where(hidden, shape.vocab_size, batch.tokens)
@@ -209,7 +227,7 @@ def _partly_hidden(batch: Examples, shape: RouterShape, generator: torch.Generat
     return Examples(tokens, batch.depth, states, batch.experts, batch.n_experts)
 
 
-def _scores(network: RouterNetwork, batch: Examples) -> Tensor:
+def _scores(network: RoutingNetwork, batch: Examples) -> Tensor:
     states = None if batch.states is None else batch.states.float()
     scores: Tensor = network(batch.tokens, batch.depth, states)
     return scores
@@ -222,7 +240,7 @@ def _loss(scores: Tensor, batch: Examples) -> Tensor:
 
 
 @torch.inference_mode()
-def _loss_over(network: RouterNetwork, examples: Examples) -> float:
+def _loss_over(network: RoutingNetwork, examples: Examples) -> float:
     total = 0.0
     for rows in torch.split(torch.arange(len(examples)), _BLOCK):
         part = examples.take(rows)
@@ -230,12 +248,12 @@ def _loss_over(network: RouterNetwork, examples: Examples) -> float:
     return total / len(examples)
 
 
-def _weights(network: RouterNetwork) -> dict[str, Tensor]:
+def _weights(network: RoutingNetwork) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in network.state_dict().items()}
 
 
 @torch.no_grad()
-def _finish(network: RouterNetwork, train: Examples) -> None:
+def _finish(network: RoutingNetwork, train: Examples) -> None:
     """Give tokens that training did not see what it learned for unknown ones; round as a file."""
     embedding = network.embedding.weight
     seen = torch.zeros(len(embedding), dtype=torch.bool)
@@ -247,22 +265,8 @@ def _finish(network: RouterNetwork, train: Examples) -> None:
 
 
 @torch.inference_mode()
-def _fit_temperature(network: RouterNetwork, held: Examples) -> None:
-    """Choose the temperature of the lowest binary cross-entropy, by a search over its logarithm."""
-    part = held.take(torch.arange(min(len(held), _BLOCK)))
-    scores, used = _scores(network, part), part.used()
-    tried = np.geomspace(0.25, 4.0, 33).tolist()
-    losses = []
-    for temperature in tried:
-        network.temperature = temperature
-        likely = network.probabilities(scores).clamp(1e-6, 1.0 - 1e-6)
-        losses.append(float(functional.binary_cross_entropy(likely, used)))
-    network.temperature = tried[int(np.argmin(losses))]
-
-
-@torch.inference_mode()
 def _recall(
-    network: RouterNetwork, held: Examples
+    network: RoutingNetwork, held: Examples
 ) -> tuple[NDArray[np.float64], dict[int, float]]:
     found, there = [], []
     for rows in torch.split(torch.arange(len(held)), _BLOCK):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..predictors.router_network import RouterNetwork
+from ..predictors.routing_network import RoutingNetwork
 from .examples import Examples
 
 __all__ = ["start_from_table"]
@@ -21,7 +21,7 @@ _SCALE = 0.5
 
 
 @torch.no_grad()
-def start_from_table(network: RouterNetwork, examples: Examples) -> None:
+def start_from_table(network: RoutingNetwork, examples: Examples) -> None:
     """Have an untrained network score by how often each token used each expert.
 
     The table of log frequencies, over their average, is replaced by the product of embeddings and

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specfit_opt.files import Trace
+from specfit_opt.routing_predictor import DraftNodes, RoutingPredictor
 
 from ..errors import InvalidInputError
-from ..predictors import DraftNodes, RoutingPredictor
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,15 +48,14 @@ def predict_trace(
     trace : Trace
         With ``states`` for predictors that read them.
     predictor : RoutingPredictor
-        Bound, if it has to be. It goes on learning from what it knows already.
+        It goes on learning from what it knows already.
     progress : callable, optional
         Called as ``progress(done, total)`` after every position.
 
     Raises
     ------
     InvalidInputError
-        If the predictor is for another shape, needs states that the trace lacks, or returns
-        another shape than it should.
+        If the predictor is for another shape, or returns another one than it should.
 
     Notes
     -----
@@ -104,16 +103,11 @@ def teach(predictor: RoutingPredictor, trace: Trace) -> None:
 
 
 def _nodes(trace: Trace, rows: NDArray[np.int64]) -> DraftNodes:
-    states = None
-    if trace.states is not None:
-        import torch
-
-        states = torch.from_numpy(trace.states[rows])
     return DraftNodes(
-        tokens=trace.token[rows].astype(np.int64),
+        token=trace.token[rows].astype(np.int64),
         parent=trace.parent[rows].astype(np.int64),
         depth=trace.depth[rows].astype(np.int64),
-        states=states,
         prob=trace.path_prob[rows].astype(np.float64),
         truth=trace.experts[rows],
+        states=None if trace.states is None else trace.states[rows],
     )

@@ -1,9 +1,9 @@
 """Make the shipped predictor of routing.
 
-    python -m tools.router_training --work WORK --out specfit_runtime/demo/router
+    python -m tools.predictor_training --work WORK --out specfit_runtime/demo/predictor
 
 WORK is the folder of `tools.demo_model`, whose steps ``corpus`` and ``tokenizer`` write what is
-read here. Recordings are kept in WORK/router and made once.
+read here. Recordings are kept in WORK/predictor and made once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from specfit_opt.cli.progress import progress_bar
 from specfit_opt.files import Trace, load_trace, save_trace
 from specfit_runtime import demo_model
 from specfit_runtime.cli.options import load_tokenizer
-from specfit_runtime.predictors._checkpoint_folder import check_new_folder
-from specfit_runtime.predictors.router_network import RouterNetwork
-from specfit_runtime.predictors.router_network_files import save_router
-from specfit_runtime.router_training import train_router
-from specfit_runtime.router_training.card import router_card
+from specfit_runtime.predictor_training import train_predictor
+from specfit_runtime.predictor_training.card import predictor_card
+from specfit_runtime.predictors.routing_network import RoutingNetwork
+from specfit_runtime.predictors.routing_network_files import check_new_folder, save_network
 from tools.demo_model.batches import windows
 
 from .record_decoding import record_decoding
@@ -42,7 +41,7 @@ _DATA = (
     "The training text of the demo model, with the licences listed in its card: {windows} windows "
     "of 256 tokens that the target and its EAGLE-3 head ran over, and the greedy continuations of "
     "{prompts} beginnings with their whole draft pools, rejected drafts among them. Nothing of its "
-    "held-out documents. The recipe is `tools/router_training` in the source repository."
+    "held-out documents. The recipe is `tools/predictor_training` in the source repository."
 )
 _EVALUATION = (
     "Those texts are held out from this training, not from the target's own. In draft pools after "
@@ -64,11 +63,11 @@ def main() -> None:
     check_new_folder(options.out)
     torch.set_num_threads(1)  # so that a seed gives the same network everywhere
     ids = np.load(options.work / "train.npy", mmap_mode="r")
-    folder = options.work / "router"
+    folder = options.work / "predictor"
     folder.mkdir(exist_ok=True)
     paths = [*_text(ids, folder, options.files), _decoding(ids, folder, options.prompts)]
     with progress_bar("training", unit="nodes") as progress:
-        training = train_router(
+        training = train_predictor(
             [load_trace(path) for path in paths],
             epochs=options.epochs,
             seed=options.seed,
@@ -80,15 +79,15 @@ def main() -> None:
         held_out=_first_depth(training.network, held_out),
         domain=_first_depth(training.network, domain),
     )
-    card = router_card(
+    card = predictor_card(
         training,
         drafter="eagle3",
-        title="specfit demo router",
+        title="specfit demo predictor",
         data=_DATA.format(windows=options.files * _PER_FILE, prompts=options.prompts),
         evaluation=evaluation,
     )
     figures = training.to_dict()
-    save_router(options.out, training.network, card=card, drafter="eagle3", training=figures)
+    save_network(options.out, training.network, card=card, drafter="eagle3", training=figures)
     print(card)
 
 
@@ -133,7 +132,7 @@ def _decoded(path: Path, prompts: Sequence[Sequence[int]], new: int) -> Path:
 
 
 @torch.inference_mode()
-def _first_depth(network: RouterNetwork, trace: Trace) -> float:
+def _first_depth(network: RoutingNetwork, trace: Trace) -> float:
     """Return the share of the experts of nodes at depth 1 that are predicted."""
     assert trace.states is not None
     nodes = trace.depth == 1

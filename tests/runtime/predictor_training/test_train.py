@@ -12,10 +12,10 @@ from routed_trace import EXPERTS, LAYERS, STATE, TOP_K, VOCAB, routed_trace
 
 from specfit_opt.files import Trace
 from specfit_runtime.errors import InvalidInputError
-from specfit_runtime.predictors.router_network import RouterNetwork, RouterShape
-from specfit_runtime.router_training import RouterTraining, train_router
-from specfit_runtime.router_training.examples import split_examples
-from specfit_runtime.router_training.token_table import start_from_table
+from specfit_runtime.predictor_training import PredictorTraining, train_predictor
+from specfit_runtime.predictor_training.examples import split_examples
+from specfit_runtime.predictor_training.token_table import start_from_table
+from specfit_runtime.predictors.routing_network import NetworkShape, RoutingNetwork
 
 SIZES = {"embedding_size": 12, "hidden_size": 24, "seed": 3}
 
@@ -34,8 +34,8 @@ def trace() -> Trace:
 
 
 @pytest.fixture(scope="module")
-def training(trace: Trace) -> RouterTraining:
-    return train_router([trace], epochs=30, **SIZES)
+def training(trace: Trace) -> PredictorTraining:
+    return train_predictor([trace], epochs=30, **SIZES)
 
 
 def test_it_learns_what_token_and_state_tell(trace, training):
@@ -51,14 +51,14 @@ def test_it_learns_what_token_and_state_tell(trace, training):
 
 def test_a_table_of_the_token_s_experts_knows_half_of_it(trace):
     """The other expert is a guess among five, and the best that a table can do."""
-    without = train_router([changed(trace, states=None)], epochs=30, **SIZES)
+    without = train_predictor([changed(trace, states=None)], epochs=30, **SIZES)
     assert without.network.shape.state_size == 0
     assert 0.5 <= without.recall.mean() < 0.7
 
 
 def test_an_epoch_is_a_pass_over_all_nodes(trace):
     told: list[tuple[int, int]] = []
-    short = train_router(
+    short = train_predictor(
         [trace], epochs=2, progress=lambda done, total: told.append((done, total)), **SIZES
     )
     assert told[-1] == (2 * short.nodes, 2 * short.nodes)
@@ -69,7 +69,7 @@ def test_an_epoch_is_a_pass_over_all_nodes(trace):
 
 def test_the_seed_decides_everything(trace):
     def weights(seed: int) -> torch.Tensor:
-        found = train_router([trace], epochs=1, **(SIZES | {"seed": seed}))
+        found = train_predictor([trace], epochs=1, **(SIZES | {"seed": seed}))
         return torch.cat([p.flatten() for p in found.network.parameters()]).detach()
 
     torch.manual_seed(1)
@@ -84,7 +84,7 @@ def test_it_ends_when_the_held_out_loss_rises():
     rng = np.random.default_rng(0)
     noise = routed_trace(prompts=4, positions=30)
     experts = np.argsort(rng.random((noise.n_nodes, LAYERS, EXPERTS)), axis=2)[:, :, :TOP_K]
-    found = train_router([changed(noise, experts=experts)], epochs=200, **SIZES)
+    found = train_predictor([changed(noise, experts=experts)], epochs=200, **SIZES)
     assert len(found.train_loss) < 200
     best = int(np.argmin(found.held_out_loss))
     assert len(found.held_out_loss) == best + 3  # two more epochs were tried
@@ -93,7 +93,7 @@ def test_it_ends_when_the_held_out_loss_rises():
 
 def test_unseen_tokens_share_what_was_learned_for_unknown_ones(trace, training):
     """The vocabulary ends at the last token that occurs; holes in it count as unknown."""
-    odd = train_router([changed(trace, token=2 * trace.token)], epochs=1, **SIZES)
+    odd = train_predictor([changed(trace, token=2 * trace.token)], epochs=1, **SIZES)
     assert odd.network.shape.vocab_size == 2 * VOCAB - 1
     weight = odd.network.embedding.weight
     assert torch.equal(weight[3], weight[-1])
@@ -109,30 +109,12 @@ def test_weights_are_what_a_file_keeps(training):
         assert torch.equal(weight, weight.half().float())
 
 
-def test_probabilities_are_calibrated(training):
-    fresh = routed_trace(seed=9)
-    network = training.network
-    with torch.inference_mode():
-        scores = network(
-            torch.from_numpy(fresh.token.astype(np.int64)),
-            torch.from_numpy(fresh.depth.astype(np.int64)),
-            torch.from_numpy(fresh.states.astype(np.float32)),  # type: ignore[union-attr]
-        )
-        likely = network.probabilities(scores).numpy()
-    used = np.zeros(likely.shape, dtype=np.bool_)
-    np.put_along_axis(used, fresh.experts.astype(np.int64), True, axis=2)
-    np.testing.assert_allclose(likely.sum(axis=2), TOP_K, atol=5e-3)
-    for low, high in ((0.0, 0.1), (0.9, 1.0)):
-        inside = (likely >= low) & (likely <= high)
-        assert abs(used[inside].mean() - likely[inside].mean()) < 0.05
-
-
 def test_the_table_s_start_ranks_experts_by_frequency():
     """With room for the whole table, an untrained network is the table."""
     trace = routed_trace(prompts=4, positions=50, states=False)
     train, _ = split_examples([trace], 0.25, 0)
-    shape = RouterShape(LAYERS, EXPERTS, TOP_K, VOCAB, 0, embedding_size=LAYERS * EXPERTS)
-    network = RouterNetwork(shape)
+    shape = NetworkShape(LAYERS, EXPERTS, TOP_K, VOCAB, 0, embedding_size=LAYERS * EXPERTS)
+    network = RoutingNetwork(shape)
     start_from_table(network, train)
     every = torch.arange(VOCAB)
     scores = network(every, torch.ones_like(every), None).detach().numpy()
@@ -160,7 +142,7 @@ def test_padding_is_no_expert():
     trace = routed_trace(prompts=4, positions=20)
     experts = trace.experts.copy()
     experts[:, :, 1] = -1
-    found = train_router([changed(trace, experts=experts)], epochs=10, **SIZES)
+    found = train_predictor([changed(trace, experts=experts)], epochs=10, **SIZES)
     assert found.recall.mean() > 0.9  # of the one expert that the token tells
 
 
@@ -188,7 +170,7 @@ def test_padding_is_no_expert():
 )
 def test_what_does_not_fit_is_refused(traces, options, message):
     with pytest.raises(InvalidInputError, match=message):
-        train_router(traces, **options)
+        train_predictor(traces, **options)
 
 
 def test_figures_survive_json(training):

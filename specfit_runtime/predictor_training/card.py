@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from .train import RouterTraining
+from .train import PredictorTraining
 
-__all__ = ["router_card"]
+__all__ = ["predictor_card"]
 
 
-def router_card(
-    training: RouterTraining,
+def predictor_card(
+    training: PredictorTraining,
     *,
     drafter: str | None = None,
-    title: str = "Router network",
+    title: str = "Routing predictor",
     data: str = "",
     evaluation: str = "",
 ) -> str:
@@ -19,7 +19,7 @@ def router_card(
 
     Parameters
     ----------
-    training : RouterTraining
+    training : PredictorTraining
     drafter : str, optional
         Whose states it reads.
     title : str

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .train import RouterTraining, train_router
+from .train import PredictorTraining, train_predictor
 
-__all__ = ["RouterTraining", "train_router"]
+__all__ = ["PredictorTraining", "train_predictor"]

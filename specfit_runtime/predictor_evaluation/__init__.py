@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from .accuracy import UnionError
 from .decisions import DecisionQuality
-from .evaluate import evaluate_router
+from .evaluation import PredictorEvaluation, evaluate_predictor
 from .predictions import Predictions, predict_trace, teach
-from .result import RouterEvaluation
-from .unions import UnionError
 
 __all__ = [
     "DecisionQuality",
     "Predictions",
-    "RouterEvaluation",
+    "PredictorEvaluation",
     "UnionError",
-    "evaluate_router",
+    "evaluate_predictor",
     "predict_trace",
     "teach",
 ]
