@@ -92,9 +92,10 @@ def recorded(work: Path) -> list[Trace]:
 
 def decode_table(trace: Trace) -> str:
     """Return how fast specfit decodes by predictor, beside the oracle and plain decoding."""
-    from specfit_opt.cli.table import format_table
+    from specfit_opt.replay import replay
+    from specfit_opt.text import format_table
     from specfit_runtime import demo_predictor
-    from specfit_runtime.simulation import simulate
+    from specfit_runtime.predictors import make_predictor
 
     names = {
         "frequency": "frequency",
@@ -106,10 +107,10 @@ def decode_table(trace: Trace) -> str:
         results = [
             result
             for profile in PROFILES
-            for result in simulate(
+            for result in replay(
                 trace,
                 policies=[policy],
-                predictor=predictor,
+                predictor=lambda: make_predictor(predictor),
                 profile=profile,
                 cache=CACHE,
                 expert_bytes=EXAMPLE_EXPERT_BYTES,

@@ -11,11 +11,13 @@ import numpy as np
 from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from specfit_opt.control.acceptance import AcceptanceCalibrator, CalibrationState
+from specfit_opt.control.correction import OnlineCorrection
+from specfit_opt.policies import Policy, make_policy
 from specfit_opt.routing_predictor import RoutingPredictor
 
 from ._ambient import usual_float_errors
-from .acceptance import AcceptanceCalibrator, CalibrationState
-from .calibration import OnlineCorrection, RuntimeProfile, load_profile
+from .calibration import RuntimeProfile, load_profile
 from .calibration.measure import calibrate_briefly
 from .decode.hooks import streamer_of_generate
 from .decode.learned import Learned
@@ -26,7 +28,6 @@ from .drafters import Drafter, make_drafter
 from .errors import InvalidInputError
 from .exclusive import exclusively, loading, taken
 from .offload import BUSY, offload_of
-from .policies import Policy, make_policy
 from .predictors import make_predictor
 from .report import DecodeReport
 
@@ -54,7 +55,7 @@ class SpecFit:
         ``"eagle3:DIR"``, ``"lm:DIR"``, ``"prompt-lookup"``, or a drafter object. None: for policies
         that never draft.
     policy : str or Policy
-        A name of :data:`~specfit_runtime.policies.POLICIES`, such as ``"specfit"``, ``"ar"``,
+        A name of :data:`~specfit_opt.policies.POLICIES`, such as ``"specfit"``, ``"ar"``,
         ``"chain-4"`` or ``"eagle-60"``.
     predictor : str or RoutingPredictor
         What predicts the experts of draft tokens: a name of
@@ -261,7 +262,11 @@ class SpecFit:
         correction = None
         if profile is not None and policy.priced:
             # The line, because a table would have to cover every size that a tree may grow to.
-            correction = OnlineCorrection.of(profile, form="affine")
+            correction = OnlineCorrection(
+                profile.cost_model(form="affine"),
+                profile.draft_time,
+                handling=profile.handling_share,
+            )
         learned = Learned(
             policy, drafter, self._predictor, AcceptanceCalibrator(), profile, correction
         )

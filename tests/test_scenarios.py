@@ -262,7 +262,7 @@ def test_many_layers_of_many_scenarios() -> None:
         ({"experts": np.zeros((1, 2, 0, 1), int)}, "experts has no layers"),
         ({"experts": np.zeros((1, 2, 1, 1))}, "experts must hold integers, got dtype float64"),
         ({"experts": [[[[0]], [[0]]], [[[0]], [[2]]]]}, r"experts\[1, 1, 0, 0\] = 2 is no expert"),
-        ({"n_experts": 0}, "n_experts must be a positive integer"),
+        ({"n_experts": 0}, "n_experts must be a whole number of at least 1"),
         ({"resident": np.zeros((2, 2), bool)}, r"resident has shape \(2, 2\)"),
         ({"weights": [1.0]}, r"weights has shape \(1,\) but experts holds 2 scenarios"),
         ({"weights": [1.0, 0.0]}, r"weights\[1\] = 0.0; weights must be positive and finite"),

@@ -7,11 +7,11 @@ import sys
 from functools import partial
 from typing import Any, Literal
 
+from specfit_opt.checks import Whole
 from specfit_opt.cli.output import print_json
-from specfit_opt.schema import Whole
+from specfit_opt.policies import POLICIES, make_policy
 
 from ..errors import InvalidInputError
-from ..policies import POLICIES
 from ..predictors import PREDICTORS
 from .options import (
     add_drafter_option,
@@ -133,7 +133,6 @@ def _decode(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     require_runtime()
     import transformers
 
-    from ..policies import make_policy
     from ..speculate import SpecFit
 
     # What can be refused without the model is refused before it is loaded.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specfit_opt.control.acceptance import AcceptanceCalibrator
+from specfit_opt.control.correction import OnlineCorrection
+from specfit_opt.policies import Policy
 from specfit_opt.routing_predictor import RoutingPredictor
 
-from ..acceptance import AcceptanceCalibrator
-from ..calibration import OnlineCorrection, RuntimeProfile
+from ..calibration import RuntimeProfile
 from ..drafters import Drafter
-from ..policies import Policy
 
 
 @dataclass(eq=False)

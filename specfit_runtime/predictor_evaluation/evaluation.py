@@ -11,16 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from specfit_opt import CostModel
+from specfit_opt.checks import Whole
 from specfit_opt.files import Trace
-from specfit_opt.instance import check_sizes
-from specfit_opt.profiles import HardwareProfile, load_profile
-from specfit_opt.profiles.profile import checked_expert_bytes
-from specfit_opt.replay import DEFAULT_CACHE, WARMUP, slots_of
+from specfit_opt.profiles import HardwareProfile
+from specfit_opt.replay import DEFAULT_CACHE, WARMUP, ReplaySetting, SimulatedMachine
+from specfit_opt.replay.replay import machine_of
 from specfit_opt.routing_predictor import RoutingPredictor
-from specfit_opt.schema import Whole
 
-from ..errors import InvalidInputError
 from ..predictors import make_predictor
 from .accuracy import UnionError, node_recall, recall_by_depth, union_errors
 from .decisions import DecisionQuality, decision_quality
@@ -142,24 +139,32 @@ def evaluate_predictor(
     """
     made = make_predictor(predictor)
     positions = Whole()(warmup, "warmup")
-    cells = [
-        (machine, *_priced(trace, machine, size, expert_bytes, layer_repeat))
-        for machine in map(load_profile, profiles)
-        for size in cache
-    ]
+    cells: list[tuple[str, SimulatedMachine]] = []
+    for profile in profiles:
+        setting = ReplaySetting.of(
+            trace,
+            profile,
+            cache=cache,
+            expert_bytes=expert_bytes,
+            layer_repeat=layer_repeat,
+            cache_policy="lru",
+        )
+        cells += [
+            (setting.machine.name, machine_of(trace, setting, slots)) for slots in setting.slots
+        ]
     total = trace.n_cycles * (1 + len(cells))
 
     def advance(done: int, of: int) -> None:
         if progress is not None:
             progress(done, total)
 
-    predicted = predict_trace(trace, made, progress=advance)
     decisions: list[DecisionQuality] = []
-    for machine, cost, slots in cells:
-        decisions.append(
-            decision_quality(trace, predicted.experts, machine, cost, slots, positions)
-        )
-        advance(trace.n_cycles * (1 + len(decisions)), total)
+    for machine_name, machine in cells:
+        decisions.append(decision_quality(trace, made, machine, machine_name, positions))
+        advance(trace.n_cycles * len(decisions), total)
+    before = len(decisions) * trace.n_cycles
+    # The decisions were made by copies: only here the predictor learns.
+    predicted = predict_trace(trace, made, progress=lambda done, of: advance(before + done, of))
     recall = node_recall(predicted.experts, trace.experts)
     levels, right = trace.max_depth, trace.accepted
     return PredictorEvaluation(
@@ -173,30 +178,6 @@ def evaluate_predictor(
         decisions=tuple(decisions),
         predict_seconds=predicted.seconds,
     )
-
-
-def _priced(
-    trace: Trace,
-    machine: HardwareProfile,
-    cache: int | str,
-    expert_bytes: ArrayLike | None,
-    layer_repeat: int | None,
-) -> tuple[CostModel, int]:
-    """Return what a pass costs on the machine, and the experts per layer that the cache holds."""
-    if machine.experts_resident:
-        raise InvalidInputError(
-            f"profile {machine.name} keeps all experts resident, so no cache is replayed; name "
-            "one with a link"
-        )
-    repeat = machine.layer_repeat
-    if layer_repeat is not None:
-        repeat = Whole(1)(layer_repeat, "layer_repeat")
-    if expert_bytes is None:
-        expert_bytes = machine.expert_bytes if trace.expert_bytes is None else trace.expert_bytes
-    layer_bytes = checked_expert_bytes(expert_bytes, trace.n_layers, trace.n_experts)
-    cost = machine.cost_model(trace.n_layers, trace.n_experts, layer_bytes, layer_repeat=repeat)
-    check_sizes(cost, 1, int(np.diff(trace.cycle_start).max()))
-    return cost, slots_of(cache, trace.n_experts, layer_bytes, repeat)
 
 
 def _over_depths(recall: NDArray[np.float64], count: NDArray[np.int64]) -> NDArray[np.float64]:

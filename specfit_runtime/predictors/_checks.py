@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from specfit_opt.schema import Whole
+from specfit_opt.checks import Whole
 
 from ..errors import InvalidInputError
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specfit_opt.checks import Whole
 from specfit_opt.routing_predictor import DraftNodes, RoutingPredictor
-from specfit_opt.schema import Whole
 
 from ..errors import InvalidInputError
 from ._checks import checked_experts, checked_shape

@@ -14,9 +14,10 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor
 
+from specfit_opt.checks import Kind, Maybe, Text, Whole, checked, shown
 from specfit_opt.files.atomic import named_in_errors
 from specfit_opt.files.strict_json import read_json
-from specfit_opt.schema import Kind, Maybe, Record, Text, Whole, checked, shown
+from specfit_opt.schema import Record
 
 from ..checkpoint import Checkpoint
 from ..errors import CheckpointError, InvalidInputError

@@ -19,7 +19,7 @@ RUNTIME_COMMANDS = (
     "generate",
     "calibrate",
     "trace",
-    "simulate",
+    "replay",
     "train-predictor",
     "evaluate-predictor",
 )
@@ -221,7 +221,9 @@ def test_the_dtypes_of_the_options_exist():
     assert all(isinstance(getattr(torch, name), torch.dtype) for name in DTYPES)
 
 
-@pytest.mark.parametrize("where", ["drafters:DRAFTERS", "policies:POLICIES"])
+@pytest.mark.parametrize(
+    "where", ["specfit_runtime.drafters:DRAFTERS", "specfit_opt.policies:POLICIES"]
+)
 def test_the_help_text_names_every_entry_of_a_registry(where, capsys):
     from importlib import import_module
 
@@ -229,5 +231,5 @@ def test_the_help_text_names_every_entry_of_a_registry(where, capsys):
     with pytest.raises(SystemExit):
         main(["generate", "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    for entry in getattr(import_module(f"specfit_runtime.{module}"), name):
+    for entry in getattr(import_module(module), name):
         assert entry in text

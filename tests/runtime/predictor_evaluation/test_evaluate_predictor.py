@@ -11,6 +11,7 @@ from hand_worked import tree as hand_worked_tree
 from numpy.typing import NDArray
 from random_trace import random_trace
 
+from specfit_opt.control.acceptance import AcceptanceCalibrator
 from specfit_opt.files import Trace
 from specfit_opt.profiles import HardwareProfile
 from specfit_opt.routing_predictor import DraftNodes, RoutingPredictor
@@ -75,6 +76,16 @@ def by_hand(**options: Any) -> Any:
 
 
 class TestByHand:
+    @pytest.fixture(autouse=True)
+    def trusting(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have path probabilities be the recorded ones, which nothing that is accepted corrects."""
+
+        def product(self: Any, parent: Any, prob: Any, above: Any, depth: int) -> Any:
+            return above[parent] * prob
+
+        monkeypatch.setattr(AcceptanceCalibrator, "path_prob", product)
+        monkeypatch.setattr(AcceptanceCalibrator, "observe", lambda *given: None)
+
     def test_recall(self) -> None:
         result = by_hand()
         # Nodes: 1, 1, 1/2 (expert 3 is missed), 1, 0.
@@ -255,10 +266,10 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"warmup": -1}, "warmup must be a whole number"),
+            ({"warmup": -1}, "warmup must be a whole number of at least 0"),
             ({"cache": ["75 slots"]}, "unit 'slots' is unknown"),
             ({"profiles": ["no-such"]}, "profile 'no-such' is unknown"),
-            ({"profiles": ["hbm"]}, "keeps all experts resident"),
+            ({"profiles": ["hbm"], "expert_bytes": 1}, "keeps all experts resident"),
             ({"profiles": [MACHINE.replace(expert_bytes=None)]}, "expert_bytes is unknown"),
             ({"layer_repeat": 0}, "layer_repeat must be a whole number"),
         ],

@@ -86,7 +86,7 @@ def test_the_text_does_not_depend_on_the_predictor(name, target, tmp_path):
     spec = SpecFit(make_drafter(drafter), policy="ecospec", predictor=CASES[name](tmp_path))
     arguments = {"max_new_tokens": 24, "do_sample": False, "custom_generate": spec}
     if name == "oracle":
-        with pytest.raises(InvalidInputError, match="routing of recorded nodes alone"):
+        with pytest.raises(InvalidInputError, match="known of recorded nodes alone"):
             model.generate(tiny_prompt(), **arguments)
         return
     assert model.generate(tiny_prompt(), **arguments).tolist() == stock.tolist()
