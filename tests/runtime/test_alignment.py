@@ -19,9 +19,8 @@ from specfit_runtime import SpecFit, load_offloaded, offload_of
 from specfit_runtime.alignment import ALIGNMENT, align_weights, aligned
 from specfit_runtime.drafters import CausalLmDrafter, Eagle3Drafter
 from specfit_runtime.expert_cache import slabs
-from specfit_runtime.predictors.router_map import RouterMap
-from specfit_runtime.predictors.router_network import RouterNetwork, RouterShape
-from specfit_runtime.predictors.router_network_files import load_router, save_router
+from specfit_runtime.predictors.routing_network import NetworkShape, RoutingNetwork
+from specfit_runtime.predictors.routing_network_files import load_network, save_network
 
 NEW_TOKENS = 24
 
@@ -98,18 +97,10 @@ class TestWhatIsLoaded:
         assert len(held) > 8
         assert places(held) == {0}
 
-    def test_a_router_map(self, tmp_path: Path) -> None:
-        made = RouterMap(
-            torch.randn(5, 2, 8), torch.randn(3, 2, 8), torch.randn(2, 8), 2, "mixtral", 9, 0.1
-        )
-        made.save(tmp_path / "map")
-        found = RouterMap.load(at_odd_places(tmp_path / "map"))
-        assert places([found.embedding_weight, found.state_weight, found.constant]) == {0}
-
-    def test_a_router_network(self, tmp_path: Path) -> None:
-        network = RouterNetwork(RouterShape(2, 8, 2, 160, 48))
-        save_router(tmp_path / "router", network, card="")
-        found = load_router(at_odd_places(tmp_path / "router")).network
+    def test_a_routing_network(self, tmp_path: Path) -> None:
+        network = RoutingNetwork(NetworkShape(2, 8, 2, 160, 48))
+        save_network(tmp_path / "network", network, card="")
+        found, _ = load_network(at_odd_places(tmp_path / "network"))
         assert places(found.parameters()) == {0}
 
 
