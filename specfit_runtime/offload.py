@@ -42,8 +42,8 @@ from .families import FAMILIES, ExpertFamily, family_for
 from .routing_record import RoutingRecord
 from .skeleton import build_skeleton, experts_modules, fill_skeleton, plan_filling
 from .stores import EmulatedLink, ExpertStore, open_store
-from .stores._check import checked_device
-from .stores._cuda import require_process
+from .stores.device import checked_device
+from .forking import require_process
 
 #: What a second generation on one model is told.
 BUSY = (

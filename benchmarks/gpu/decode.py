@@ -29,7 +29,7 @@ from specfit_runtime.expert_cache import default_scratch, slots_per_layer
 from specfit_runtime.offload import attach_experts
 from specfit_runtime.report import DecodeReport
 from specfit_runtime.stores import ExpertStore, StoreCounters, Ticket
-from specfit_runtime.stores._host_memory import allocate, available_bytes
+from specfit_runtime.stores.host_memory import allocate, available_bytes
 
 from .copies import open_memory_store
 from .equality import first_difference, greedy

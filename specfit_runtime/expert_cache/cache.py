@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from specfit_opt.schema import shown
 
 from ..errors import BusyError, InvalidInputError
-from ..stores._fork import renew_after_fork
-from ..stores._host_memory import available_bytes
+from ..forking import renew_after_fork
+from ..stores.host_memory import available_bytes
 from .counters import CacheCounters
 from .eviction import DEFAULT_EVICTION, get_eviction_policy
 from .layer_slots import Entry, LayerSlots
@@ -25,7 +25,7 @@ from .scratch import Scratch
 from .wait_clock import WaitClock
 
 if TYPE_CHECKING:
-    from ..stores.protocol import ExpertStore, Ticket
+    from ..stores.expert_store import ExpertStore, Ticket
 
 
 class _Use:

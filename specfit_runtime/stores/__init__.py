@@ -6,38 +6,24 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from specfit_opt.registry import Registry
+
 from ..errors import InvalidInputError
 from . import disk, pinned, ram
-from ._check import checked_device
 from ._pool import checked_threads
+from .device import checked_device
 from .disk import DiskStore
 from .emulated import EmulatedLink, checked_bandwidth
+from .expert_store import ExpertStore, StoreCounters, Ticket
 from .pinned import PinnedStore
-from .protocol import ExpertStore, StoreCounters, Ticket
 from .ram import RamStore
-from .registry import StoreKind, StoreOptions
+from .store_kind import StoreKind
 
 if TYPE_CHECKING:
     from ..checkpoint import ExpertIndex
 
 #: Every kind of store by name.
-STORES: dict[str, StoreKind] = {module.STORE.name: module.STORE for module in (disk, ram, pinned)}
-
-
-def get_store(name: str) -> StoreKind:
-    """Return the kind of store registered as ``name``.
-
-    Raises
-    ------
-    InvalidInputError
-        If there is none; the message lists the names.
-    """
-    try:
-        return STORES[name]
-    except (KeyError, TypeError):
-        raise InvalidInputError(
-            f"store {name!r} is unknown; the stores are {', '.join(STORES)}"
-        ) from None
+STORES = Registry("store", (module.STORE for module in (disk, ram, pinned)))
 
 
 def open_store(
@@ -73,7 +59,7 @@ def open_store(
     StoreError
         If the files cannot be opened or read, or the experts do not fit into memory.
     """
-    kind = get_store(name)
+    kind = STORES.find(name)
     if link_bandwidth is not None:
         link_bandwidth = checked_bandwidth(link_bandwidth)
     target = checked_device(device)
@@ -85,8 +71,8 @@ def open_store(
             f'direct_io has no meaning for store "{name}", which reads no files while decoding; '
             f"it is for {takers}"
         )
-    options = StoreOptions(direct_io, checked_threads(io_threads))
-    store = kind.open(index, target, options)
+    reading = {"direct_io": direct_io} if kind.takes_direct_io else {}
+    store = kind.open(index, device=target, io_threads=checked_threads(io_threads), **reading)
     return store if link_bandwidth is None else EmulatedLink(store, link_bandwidth)
 
 
@@ -99,8 +85,6 @@ __all__ = [
     "RamStore",
     "StoreCounters",
     "StoreKind",
-    "StoreOptions",
     "Ticket",
-    "get_store",
     "open_store",
 ]

@@ -14,10 +14,10 @@ import torch
 from specfit_opt.schema import shown
 
 from ..errors import InvalidInputError, StoreError
+from ..forking import renew_after_fork
 from ._cuda import is_over
-from ._fork import renew_after_fork
 from ._meter import Meter
-from .protocol import Ticket
+from .expert_store import Ticket
 
 #: What a fetch from a closed store says.
 CLOSED = "the expert store is closed; load the model again"

@@ -13,8 +13,8 @@ import torch
 from specfit_opt.schema import shown
 
 from ..errors import InvalidInputError
-from ._fork import renew_after_fork
-from .protocol import ExpertStore, StoreCounters, Ticket
+from ..forking import renew_after_fork
+from .expert_store import ExpertStore, StoreCounters, Ticket
 
 # A sleep ends up to about 0.1 ms late; the rest of a wait is spent asking the clock.
 _SPIN = 2e-4

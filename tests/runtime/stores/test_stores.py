@@ -20,7 +20,7 @@ from subprocesses import run_python
 from tiny_experts import LAYOUTS, TinyExperts, write_experts
 
 from specfit_runtime.errors import InvalidInputError, StoreError
-from specfit_runtime.stores import STORES, ExpertStore, StoreCounters, get_store, open_store
+from specfit_runtime.stores import STORES, ExpertStore, StoreCounters, open_store
 from specfit_runtime.stores import ram as ram_module
 
 _NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -446,8 +446,8 @@ def test_the_names_of_unknown_stores_are_answered_with_the_known_ones(
 
 def test_the_registry_says_what_each_store_is() -> None:
     for name in STORES:
-        assert get_store(name).name == name
-        assert get_store(name).summary
+        assert STORES.find(name).name == name
+        assert STORES.find(name).summary
 
 
 @pytest.mark.parametrize(
