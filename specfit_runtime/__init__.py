@@ -13,14 +13,15 @@ from .errors import BusyError, CheckpointError, DrafterError, StoreError
 
 if TYPE_CHECKING:
     from .calibration import RuntimeProfile, calibrate, load_profile
-    from .offload import Offload, load_offloaded, offload_of
+    from .load import load_offloaded
+    from .offload import Offload, offload_of
     from .report import CycleRecord, DecodeReport
     from .speculate import SpecFit
 
 #: Where the names live whose modules need torch.
 _LAZY = {
     "Offload": "offload",
-    "load_offloaded": "offload",
+    "load_offloaded": "load",
     "offload_of": "offload",
     "SpecFit": "speculate",
     "DecodeReport": "report",

@@ -24,6 +24,8 @@ from specfit_runtime.calibration import OnlineCorrection, RuntimeProfile, load_p
 from specfit_runtime.calibration.measure import calibrate_briefly
 from specfit_runtime.drafters import PromptLookup, make_drafter
 from specfit_runtime.errors import BusyError, InvalidInputError, StoreError
+from specfit_runtime.exclusive import exclusively
+from specfit_runtime.offload import BUSY
 
 FEW = {"max_nodes": 4, "repeats": 2}
 
@@ -267,8 +269,10 @@ def test_a_full_disk_after_measuring(load: Any, tmp_path: Path, monkeypatch: Any
 
 def test_quick_works_within_a_decode_that_has_the_model(load: Any) -> None:
     model = load()
-    with offload_of(model).exclusive():
-        profile = calibrate_briefly(model, make_drafter("prompt-lookup"))
+    profile = exclusively(
+        [(offload_of(model), BUSY)],
+        lambda: calibrate_briefly(model, make_drafter("prompt-lookup")),
+    )
     check(profile, model)
     assert profile.node_sizes[:2] == (1, 4)
     assert profile.max_nodes <= 16
@@ -289,8 +293,8 @@ def test_quick_that_is_late_still_measures_two_sizes(
 
 def test_a_busy_model_is_not_measured(load: Any) -> None:
     model = load()
-    with offload_of(model).exclusive(), pytest.raises(BusyError, match="decoding for another"):
-        calibrate(model)
+    with pytest.raises(BusyError, match="decoding for another"):
+        exclusively([(offload_of(model), BUSY)], lambda: calibrate(model))
     check(calibrate(model, **FEW), model)
 
 
@@ -333,8 +337,7 @@ def test_bad_arguments(load: Any, options: dict[str, Any], message: str) -> None
     with pytest.raises(InvalidInputError, match=message):
         calibrate(model, **options)
     assert not offload_of(model).cache.resident.any()
-    with offload_of(model).exclusive():
-        pass  # the lock was released
+    assert exclusively([(offload_of(model), BUSY)], lambda: True)  # it was released
 
 
 def test_a_drafter_of_another_vocabulary(load: Any, tmp_path: Path) -> None:
