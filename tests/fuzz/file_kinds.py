@@ -158,21 +158,6 @@ def _use_runtime_profile(folder: Path) -> None:
     profile.cost_model(form="affine")
 
 
-def _make_report(folder: Path) -> None:
-    from samples import cycle, report
-
-    cycles = (cycle(), cycle(4, accepted=0, committed=1, predicted_seconds=None))
-    report(cycles, link_bandwidth=1e9, warnings=("größer",)).write_jsonl(folder / "r.jsonl")
-
-
-def _use_report(folder: Path) -> None:
-    from specfit_runtime.report import DecodeReport
-
-    report = DecodeReport.read_jsonl(folder / "r.jsonl")
-    report.summary()
-    json.dumps(report.to_dict(), allow_nan=False)
-
-
 def _make_prompts(folder: Path) -> None:
     lines = ["Once upon a time", json.dumps({"prompt": "two\nlines"}), "größer", ""]
     (folder / "p.txt").write_text("\n".join(lines), encoding="utf-8")
@@ -293,7 +278,6 @@ FILE_KINDS: dict[str, FileKind] = {
     "trace": FileKind(_make_trace, _use_trace, 2),
     "hardware profile": FileKind(_make_hardware_profile, _use_hardware_profile),
     "runtime profile": FileKind(_make_runtime_profile, _use_runtime_profile),
-    "report": FileKind(_make_report, _use_report),
     "prompts": FileKind(_make_prompts, _use_prompts),
     "router": FileKind(_make_router, _use_router),
     "router map": FileKind(_make_router_map, _use_router_map),
