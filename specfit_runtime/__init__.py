@@ -12,7 +12,7 @@ from .demo_files import demo_drafter, demo_model, demo_router
 from .errors import BusyError, CheckpointError, DrafterError, StoreError
 
 if TYPE_CHECKING:
-    from .calibration import RuntimeProfile, calibrate, load_profile
+    from .calibration import RuntimeProfile, calibrate, load_runtime_profile
     from .load import load_offloaded
     from .offload import Offload, offload_of
     from .report import CycleRecord, DecodeReport
@@ -28,7 +28,7 @@ _LAZY = {
     "CycleRecord": "report",
     "RuntimeProfile": "calibration",
     "calibrate": "calibration",
-    "load_profile": "calibration",
+    "load_runtime_profile": "calibration",
 }
 
 __all__ = [
@@ -46,7 +46,7 @@ __all__ = [
     "demo_model",
     "demo_router",
     "load_offloaded",
-    "load_profile",
+    "load_runtime_profile",
     "offload_of",
 ]
 

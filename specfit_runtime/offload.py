@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -222,3 +223,11 @@ def offload_of(model: Any) -> Offload:
             "specfit_runtime.load_offloaded"
         )
     return offload
+
+
+def model_name(model: Any) -> str:
+    """Return a hub model's id, or the name of the folder without what leads to it."""
+    name = str(model.config.name_or_path or "")
+    if os.path.isdir(name):
+        name = os.path.basename(os.path.realpath(name))
+    return name or str(model.config.model_type)

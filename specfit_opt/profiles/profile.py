@@ -238,24 +238,11 @@ def load_profile(name_or_path: str | PathLike[str] | HardwareProfile) -> Hardwar
                 f"profile {text!r} is unknown; the shipped ones are {', '.join(list_profiles())}, "
                 "and a file of your own must end in .json"
             )
-        return parse_profile(shipped.read_bytes(), f"{text}.json")
-    return _built(read_json(text, _FILE, error=InvalidInputError), text)
-
-
-def parse_profile(content: bytes | str, where: str) -> HardwareProfile:
-    """Return the profile that JSON ``content`` describes; ``where`` is for messages.
-
-    Raises
-    ------
-    InvalidInputError
-        As :func:`load_profile`.
-    """
-    return _built(parse_json(content, where, _FILE), where)
-
-
-def _built(data: dict[str, Any], where: str) -> HardwareProfile:
-    with named(where):
-        return HardwareProfile(**{key: value for key, value in data.items() if key != "version"})
+        text, found = f"{text}.json", parse_json(shipped.read_bytes(), f"{text}.json", _FILE)
+    else:
+        found = read_json(text, _FILE, error=InvalidInputError)
+    with named(text):
+        return HardwareProfile(**{key: value for key, value in found.items() if key != "version"})
 
 
 def checked_expert_bytes(

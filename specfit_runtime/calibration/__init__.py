@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from .correction import CycleMeasurement, CycleTimeError, OnlineCorrection
+from .machine import MeasuredMachine
 from .measure import calibrate
-from .profile import Machine, ModelShape, Quartiles, RuntimeProfile, load_profile
+from .offload_setup import OffloadSetup
+from .quartiles import Quartiles
+from .runtime_profile import RuntimeProfile, load_runtime_profile
 
 __all__ = [
     "CycleMeasurement",
     "CycleTimeError",
-    "Machine",
-    "ModelShape",
+    "MeasuredMachine",
+    "OffloadSetup",
     "OnlineCorrection",
     "Quartiles",
     "RuntimeProfile",
     "calibrate",
-    "load_profile",
+    "load_runtime_profile",
 ]

@@ -14,8 +14,8 @@ from specfit_opt import CostModel
 from specfit_opt.errors import InvalidInputError
 from specfit_opt.schema import ListOf, Real, Whole
 
-from .profile import RuntimeProfile
 from .robust import RecentAverage, RecentRatio
+from .runtime_profile import RuntimeProfile
 
 #: Cycles that the averages of times remember.
 WINDOW = 32
@@ -242,18 +242,9 @@ class OnlineCorrection:
         self._sums = [[0.0, 0.0], [0.0, 0.0]]  # predicted, relative error: corrected and base
 
     @classmethod
-    def of(cls, profile: RuntimeProfile, *, form: str = "affine") -> OnlineCorrection:
-        """Return the correction of what a profile says.
-
-        Parameters
-        ----------
-        profile : RuntimeProfile
-        form : {"affine", "table"}
-            See :meth:`~specfit_runtime.RuntimeProfile.cost_model`.
-        """
-        return cls(
-            profile.cost_model(form=form), profile.draft_time, handling=profile.handling_share
-        )
+    def of(cls, profile: RuntimeProfile) -> OnlineCorrection:
+        """Return the correction of what a profile says."""
+        return cls(profile.cost_model(), profile.draft_time, handling=profile.handling_share)
 
     def update(self, cycle: CycleMeasurement) -> None:
         """Learn from one cycle.

@@ -1,19 +1,55 @@
-"""Describes the machine that is measured."""
+"""The machine that is measured."""
 
 from __future__ import annotations
 
 import os
 import platform
+from dataclasses import dataclass
 from importlib import metadata
 
 import torch
 
-from .profile import Machine
+from specfit_opt.schema import Maybe, Text, Whole, settle
 
 _PACKAGES = ("specfit", "torch", "transformers")
 
 
-def this_machine(device: torch.device) -> Machine:
+@dataclass(frozen=True)
+class MeasuredMachine:
+    """The machine that was measured, without anything that names its owner.
+
+    Attributes
+    ----------
+    processor : str
+        The processor's model.
+    cores : int
+        Logical processors that the process may use.
+    threads : int
+        Threads that one operator may use.
+    system : str
+        Operating system and architecture.
+    accelerator : str or None
+        The device's name; None when the model runs on the processor.
+    """
+
+    processor: str
+    cores: int
+    threads: int
+    system: str
+    accelerator: str | None
+
+    def __post_init__(self) -> None:
+        kinds = {
+            "processor": Text(),
+            "cores": Whole(1),
+            "threads": Whole(1),
+            "system": Text(),
+            "accelerator": Maybe(Text()),
+        }
+        settle(self, kinds, "machine.")
+
+
+def this_machine(device: torch.device) -> MeasuredMachine:
     """Return the machine at hand, by its make and not by its name.
 
     Parameters
@@ -23,7 +59,7 @@ def this_machine(device: torch.device) -> Machine:
     """
     # What the process may use, which in a container is less than what there is.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return Machine(
+    return MeasuredMachine(
         processor=_processor(),
         cores=cores or 1,
         threads=torch.get_num_threads(),

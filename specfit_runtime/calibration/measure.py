@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -16,16 +15,17 @@ from .._ambient import usual_float_errors
 from ..drafters import Drafter, make_drafter
 from ..exclusive import exclusively, loading, taken
 from ..expert_cache.preserved import preserved
-from ..offload import BUSY, offload_of
+from ..offload import BUSY, model_name, offload_of
 from ..verify import TargetSession
 from .draft_times import DraftTimer
-from .facts import facts_of
 from .fetch_times import FetchTimer
 from .likely_tree import likely_tree
 from .machine import software_versions, this_machine
-from .node_table import grid, node_table
+from .offload_setup import setup_of
+from .pass_line import closest_line, measured_sizes
 from .pass_times import PassTimer
-from .profile import ModelShape, Quartiles, RuntimeProfile
+from .quartiles import Quartiles
+from .runtime_profile import RuntimeProfile
 
 if TYPE_CHECKING:
     from ..offload import Offload
@@ -100,10 +100,9 @@ def calibrate(
 
     Notes
     -----
-    *Node time*: passes over the first 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, ... nodes of a tree
-    of likely continuations, experts in place. Where the cache cannot hold a pass's experts, the
-    waiting is measured and taken out; ``node_misses`` says where. The medians are made not to fall
-    and interpolated between the sizes.
+    *Node time*: passes over the first 1, 2, 4, 8, ... nodes of a tree of likely continuations,
+    experts in place; the line closest to their medians counts. Where the cache cannot hold a pass's
+    experts, the waiting is measured and taken out; ``node_misses`` says where.
 
     *Expert time*: batches of fetches into memory of their own, and what passes take longer when
     half of their experts were taken away. A file that the operating system has in memory is read
@@ -118,7 +117,7 @@ def calibrate(
     >>> model = sr.load_offloaded(sr.demo_model(), expert_cache=32)
     >>> profile = sr.calibrate(model, "prompt-lookup", max_nodes=4, repeats=1)
     >>> profile.node_sizes, len(profile.expert_time), profile.drafter
-    ((1, 2, 3, 4), 8, 'prompt-lookup')
+    ((1, 2, 4), 8, 'prompt-lookup')
     >>> sr.offload_of(model).close()
     """
     offload = offload_of(model)
@@ -160,7 +159,7 @@ def _measure(
         sizes = tuple(n for n in _QUICK_SIZES if n <= max_nodes)
         repeats = min(repeats, _QUICK_REPEATS)
     else:
-        sizes = grid(max_nodes)
+        sizes = measured_sizes(max_nodes)
     # Nothing here draws from torch's generators; a drafter of someone else's might.
     devices = [offload.device] if offload.device.type == "cuda" else []
 
@@ -176,7 +175,7 @@ def _measure(
             model, offload, drafter, sizes, prompt, (levels, top_k, width), quick, progress
         )
         bench.run(repeats)
-        return bench.profile(_name_of(model))
+        return bench.profile(model_name(model))
 
 
 class _Bench:
@@ -253,29 +252,27 @@ class _Bench:
 
     def profile(self, model: str) -> RuntimeProfile:
         """Return what was measured."""
-        facts = facts_of(self._offload)
+        setup = setup_of(self._offload)
         passes, sizes = self._passes, self._sizes
         nodes = Quartiles.of([passes.node_seconds(size) for size in sizes])
         fetches = Quartiles.of(self._fetches.seconds)
         drafts = Quartiles.of([] if self._drafts is None else self._drafts.seconds)
         added = [max(0.0, miss.seconds) for miss in passes.misses]
         misses = Quartiles.of([added] if added else [])
+        fixed, slope = closest_line(sizes, nodes.median)
         has_drafter = self._drafter is not None
         return RuntimeProfile(
-            name=f"{model} from {facts.store}",
+            name=f"{model} from {setup.store}",
             machine=this_machine(self._offload.device),
             software=software_versions(),
-            model=ModelShape(model, facts.type, facts.n_layers, facts.n_experts, facts.top_k),
-            dtype=facts.dtype,
-            device=facts.device,
-            store=facts.store,
-            link_bandwidth=facts.link_bandwidth,
+            setup=setup,
             drafter=self._drafter.name if self._drafter is not None else None,
             draft_top_k=self._top_k if has_drafter else 0,
             draft_width=self._width if has_drafter else 0,
             repeats=self._rounds,
             prefix_tokens=self._prefix,
-            node_time=tuple(node_table(sizes, nodes.median).tolist()),
+            fixed_time=fixed,
+            node_time=slope,
             node_sizes=sizes,
             node_quartiles=nodes,
             node_misses=tuple(
@@ -283,12 +280,11 @@ class _Bench:
             ),
             draft_time=drafts.median,
             draft_quartiles=drafts,
-            expert_time=_expert_time(fetches, misses, facts.moved_bytes),
+            expert_time=_expert_time(fetches, misses, setup.moved_bytes),
             expert_quartiles=fetches,
             expert_batch=self._fetches.batch,
             miss_quartiles=misses,
             handling_time=passes.handling_seconds(),
-            moved_bytes=facts.moved_bytes,
         )
 
     def _prompt(
@@ -348,11 +344,3 @@ def _expert_time(
     # What a miss adds was measured over all layers; by bytes it is laid on each.
     added = misses.median[0] * size / size.mean()
     return tuple(np.maximum(fetch, added).tolist())
-
-
-def _name_of(model: Any) -> str:
-    """Return a hub model's id, or the name of the folder without what leads to it."""
-    name = str(model.config.name_or_path or "")
-    if os.path.isdir(name):
-        name = os.path.basename(os.path.realpath(name))
-    return name or str(model.config.model_type)

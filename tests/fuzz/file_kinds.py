@@ -150,12 +150,9 @@ def _make_runtime_profile(folder: Path) -> None:
 
 
 def _use_runtime_profile(folder: Path) -> None:
-    from specfit_runtime.calibration import load_profile
+    from specfit_runtime.calibration import load_runtime_profile
 
-    profile = load_profile(folder / "p.json")
-    profile.node_table(20)
-    profile.cost_model(1 if profile.drafter else 0)
-    profile.cost_model(form="affine")
+    load_runtime_profile(folder / "p.json").cost_model()
 
 
 def _make_prompts(folder: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from specfit_opt.errors import InvalidInputError
 from specfit_opt.profiles import HardwareProfile, list_profiles, load_profile
-from specfit_opt.profiles.profile import parse_profile
 
 GOOD: dict[str, Any] = {
     "version": 1,
@@ -98,8 +97,10 @@ def _arguments(**changes: Any) -> dict[str, Any]:
     return {key: value for key, value in (GOOD | changes).items() if key != "version"}
 
 
-def test_a_node_time_table() -> None:
-    profile = parse_profile(_text(node_time=[0, 1e-3, None, 2e-3]), "x")
+def test_a_node_time_table(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(_text(node_time=[0, 1e-3, None, 2e-3]))
+    profile = load_profile(path)
     assert profile.node_time == (0.0, 1e-3, math.inf, 2e-3)
     cost = profile.cost_model(1, 1, 1)
     assert cost.node_table(3).tolist() == [0.0, 1e-3, math.inf, 2e-3]
