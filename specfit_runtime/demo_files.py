@@ -45,13 +45,7 @@ def demo_drafter() -> Path:
     Raises
     ------
     FileNotFoundError
-        If the package was installed without its data.
-
-    Examples
-    --------
-    >>> from specfit_runtime import demo_drafter
-    >>> (demo_drafter() / "config.json").exists()
-    True
+        As `demo_model`.
     """
     return _folder("drafter")
 
@@ -68,13 +62,7 @@ def demo_router() -> Path:
     Raises
     ------
     FileNotFoundError
-        If the package was installed without its data.
-
-    Examples
-    --------
-    >>> from specfit_runtime import demo_router
-    >>> (demo_router() / "config.json").exists()
-    True
+        As `demo_model`.
     """
     return _folder("router")
 

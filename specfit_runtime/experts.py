@@ -96,22 +96,7 @@ def offloaded_experts_forward(
     StoreError
         If an expert cannot be fetched.
     """
-    tag = getattr(self, "_specfit", None)
-    if not isinstance(tag, ExpertLayer):
-        raise InvalidInputError(
-            f"this {type(self).__name__} has no expert cache: the experts implementation "
-            f"{EXPERTS_IMPLEMENTATION!r} is for models that load_offloaded returned"
-        )
-    if torch.is_grad_enabled() and (hidden_states.requires_grad or top_k_weights.requires_grad):
-        raise InvalidInputError(
-            "an offloaded model cannot be trained: its experts are not parameters; run it under "
-            "torch.no_grad() or torch.inference_mode()"
-        )
-    if getattr(self, "_is_expert_parallel", False):
-        raise InvalidInputError(
-            "expert parallelism and offloaded experts exclude each other; load the model on one "
-            "device"
-        )
+    tag = _checked_layer(self, hidden_states, top_k_weights)
     offload, layer = tag.offload, tag.layer
     routing = top_k_index.cpu()
     n_tokens, top_k = routing.shape
@@ -134,3 +119,26 @@ def offloaded_experts_forward(
                 out.index_copy_(0, mine, computed)
         assert out is not None
         return out.view(n_tokens, top_k, -1).sum(dim=1).to(hidden_states.dtype)
+
+
+def _checked_layer(
+    module: torch.nn.Module, hidden_states: Tensor, top_k_weights: Tensor
+) -> ExpertLayer:
+    """Return whose ``module`` is, if its experts can be computed so."""
+    tag = getattr(module, "_specfit", None)
+    if not isinstance(tag, ExpertLayer):
+        raise InvalidInputError(
+            f"this {type(module).__name__} has no expert cache: the experts implementation "
+            f"{EXPERTS_IMPLEMENTATION!r} is for models that load_offloaded returned"
+        )
+    if torch.is_grad_enabled() and (hidden_states.requires_grad or top_k_weights.requires_grad):
+        raise InvalidInputError(
+            "an offloaded model cannot be trained: its experts are not parameters; run it under "
+            "torch.no_grad() or torch.inference_mode()"
+        )
+    if getattr(module, "_is_expert_parallel", False):
+        raise InvalidInputError(
+            "expert parallelism and offloaded experts exclude each other; load the model on one "
+            "device"
+        )
+    return tag

@@ -7,8 +7,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock, local
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from specfit_opt.path_weights import PathWeights
 
 from .checkpoint import ExpertIndex
+from .closing import Closing
 from .errors import InvalidInputError
 from .expert_cache import ExpertCache
 from .families import ExpertFamily
@@ -37,7 +37,7 @@ class _Pass(local):
         self.paths: PathWeights | None = None
 
 
-class Offload(OfOneModel):
+class Offload(OfOneModel, Closing):
     """What belongs to an offloaded model beside its modules; see :func:`offload_of`.
 
     As a context manager it is closed at the end of the block.
@@ -183,24 +183,13 @@ class Offload(OfOneModel):
             self._closed = True
             self._finalizer()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         slots = sorted(set(self.cache.slots))
         shown = f"{slots[0]}" if len(slots) == 1 else f"{slots[0]} to {slots[-1]}"
         total = int(self.index.record_bytes.sum()) * self.n_experts
         state = ", closed" if self._closed else ""
         return (
-            f"<Offload {self.family.model_type}: {self.n_layers} layers x {self.n_experts} "
+            f"<Offload {self.family.name}: {self.n_layers} layers x {self.n_experts} "
             f"experts, top-{self.top_k}; {self.store.description}; {shown} slots per layer "
             f"({self.cache.policy}), {self.cache.n_bytes / 1e6:.1f} MB of the experts' "
             f"{total / 1e6:.1f} MB; {str(self.dtype).removeprefix('torch.')} on "

@@ -162,7 +162,7 @@ def plan_filling(
         if left:
             parts.append(f"holds {_listed(left)}, for which the model has no place")
         raise CheckpointError(
-            f"{checkpoint.folder} does not fit a {family.model_type} model of its configuration: "
+            f"{checkpoint.folder} does not fit a {family.name} model of its configuration: "
             f"it {' and '.join(parts)}"
         )
     filling = {stored: key for key, stored in keys.items() if key in wanted}

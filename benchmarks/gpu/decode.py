@@ -23,8 +23,7 @@ from torch import Tensor
 
 from specfit_runtime import SpecFit
 from specfit_runtime.checkpoint import ExpertIndex
-from specfit_runtime.drafters import Drafter
-from specfit_runtime.drafters.protocol import Candidates
+from specfit_runtime.drafters import Candidates, Drafter
 from specfit_runtime.expert_cache import default_scratch, slots_per_layer
 from specfit_runtime.load import attach_experts
 from specfit_runtime.report import DecodeReport

@@ -81,7 +81,7 @@ def setup_of(offload: Offload) -> OffloadSetup:
     store = offload.store
     bandwidth = getattr(store, "bandwidth", None)
     return OffloadSetup(
-        type=offload.family.model_type,
+        type=offload.family.name,
         n_layers=int(offload.n_layers),
         n_experts=int(offload.n_experts),
         top_k=int(offload.top_k),

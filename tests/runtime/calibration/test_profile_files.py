@@ -285,7 +285,7 @@ def offload(**changes: Any) -> Any:
         moved_bytes=figures["moved_bytes"],
     )
     return SimpleNamespace(
-        family=SimpleNamespace(model_type=figures["type"]),
+        family=SimpleNamespace(name=figures["type"]),
         store=store,
         **{key: figures[key] for key in ("n_layers", "n_experts", "top_k", "dtype", "device")},
     )
@@ -301,7 +301,7 @@ def test_a_profile_fits_the_model_it_was_measured_on() -> None:
     ("changes", "message"),
     [
         ({"type": "mixtral"}, r"type qwen3_moe \(here mixtral\)"),
-        ({"n_layers": 3}, r"n_layers 2 \(here 3\)"),
+        ({"n_layers": 3, "moved_bytes": [1000] * 3}, r"n_layers 2 \(here 3\)"),
         ({"n_experts": 16}, r"n_experts 8 \(here 16\)"),
         ({"top_k": 4}, r"top_k 2 \(here 4\)"),
         ({"dtype": "torch.float32"}, r"dtype bfloat16 \(here float32\)"),
