@@ -32,10 +32,11 @@ from .expert_cache import (
 )
 from .experts import EXPERTS_IMPLEMENTATION, ExpertLayer, register, require_implementation
 from .families import FAMILIES, ExpertFamily, family_for
+from .filling import fill_skeleton, plan_filling
 from .forking import require_process
 from .guards import Unsaveable, guard_conversion
 from .offload import Offload
-from .skeleton import build_skeleton, experts_modules, fill_skeleton, plan_filling
+from .skeleton import build_skeleton, experts_modules
 from .stores import ExpertStore, open_store
 from .stores.device import checked_device
 
