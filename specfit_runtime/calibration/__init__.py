@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from .correction import CycleMeasurement, CycleTimeError, OnlineCorrection
 from .machine import MeasuredMachine
 from .measure import calibrate
 from .offload_setup import OffloadSetup
@@ -10,11 +9,8 @@ from .quartiles import Quartiles
 from .runtime_profile import RuntimeProfile, load_runtime_profile
 
 __all__ = [
-    "CycleMeasurement",
-    "CycleTimeError",
     "MeasuredMachine",
     "OffloadSetup",
-    "OnlineCorrection",
     "Quartiles",
     "RuntimeProfile",
     "calibrate",
