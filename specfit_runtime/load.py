@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from specfit_opt.schema import shown
+from specfit_opt.schema import Whole
 
 from .checkpoint import (
     Checkpoint,
@@ -126,8 +126,8 @@ def load_offloaded(
     generation_config = read_generation_config(found.folder)
     if scratch is None:
         scratch = default_scratch(index.n_experts, index.top_k)
-    elif isinstance(scratch, bool) or not isinstance(scratch, int) or scratch < 0:
-        raise InvalidInputError(f"scratch must be a whole number of slots, got {shown(scratch)}")
+    else:
+        scratch = Whole()(scratch, "scratch")
     slots = slots_per_layer(
         expert_cache,
         n_experts=index.n_experts,

@@ -38,8 +38,6 @@ def profile(**changes: Any) -> RuntimeProfile:
         "software": {"torch": "2.13"},
         "setup": setup(),
         "drafter": "eagle3",
-        "draft_top_k": 4,
-        "draft_width": 4,
         "repeats": 5,
         "prefix_tokens": 16,
         "fixed_time": 0.010,
@@ -51,8 +49,6 @@ def profile(**changes: Any) -> RuntimeProfile:
         "draft_quartiles": Quartiles((0.002, 0.001), (0.003, 0.001), (0.003, 0.001)),
         "expert_time": (0.001, 0.002),
         "expert_quartiles": Quartiles((0.001, 0.001), (0.001, 0.002), (0.001, 0.003)),
-        "expert_batch": 8,
-        "miss_quartiles": Quartiles((0.001,), (0.0015,), (0.002,)),
         "handling_time": 0.0003,
     }
     return RuntimeProfile(**(figures | changes))

@@ -1,4 +1,4 @@
-"""What passes, draft levels and experts cost: measured beforehand, corrected while decoding."""
+"""What passes, draft levels and experts cost: measured on the machine at hand."""
 
 from __future__ import annotations
 

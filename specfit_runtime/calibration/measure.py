@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -40,12 +42,6 @@ DRAFT_LEVELS, DRAFT_TOP_K, DRAFT_WIDTH = 6, 4, 4
 #: What a prompt of the caller's is.
 _TOKENS = ListOf(Whole())
 
-#: Tokens that stand in for a prompt.
-_PROMPT, _QUICK_PROMPT = 32, 8
-
-#: The quick measurement: sizes, repeats, and after how many seconds no further ones are begun.
-_QUICK_SIZES, _QUICK_REPEATS, _QUICK_SECONDS = (1, 4, 16), 3, 0.5
-
 
 def calibrate(
     model: Any,
@@ -55,9 +51,6 @@ def calibrate(
     repeats: int = REPEATS,
     prompt: Sequence[int] | None = None,
     draft_levels: int = DRAFT_LEVELS,
-    draft_top_k: int = DRAFT_TOP_K,
-    draft_width: int = DRAFT_WIDTH,
-    quick: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> RuntimeProfile:
     """Measure what passes, draft levels and experts of an offloaded model cost here.
@@ -75,12 +68,8 @@ def calibrate(
         Measurements of each figure; the medians count.
     prompt : sequence of int, optional
         Token ids of a text like those that will be decoded. Default: 32 random tokens.
-    draft_levels, draft_top_k, draft_width : int
-        Levels, children per node and nodes per level that the drafter is measured with.
-    quick : bool
-        For a decode that is about to begin, and already has the model to itself: passes over up to
-        16 tokens, 3 repeats, less of both if that takes longer than half a second. The model is
-        not locked.
+    draft_levels : int
+        Levels that the drafter is measured with.
     progress : callable, optional
         Called as ``progress(done, total)`` after every step.
 
@@ -124,45 +113,62 @@ def calibrate(
     if isinstance(drafter, str):
         drafter = make_drafter(drafter)
 
-    def measure() -> RuntimeProfile:
-        return _measure(
-            model, drafter, max_nodes, repeats, prompt, (draft_levels, draft_top_k, draft_width),
-            quick, progress,
-        )
-
+    plan = _Plan(
+        sizes=measured_sizes(Whole(1)(max_nodes, "max_nodes")),
+        repeats=Whole(1)(repeats, "repeats"),
+        levels=Whole(1)(draft_levels, "draft_levels"),
+        prompt=None if prompt is None else _TOKENS(prompt, "prompt"),
+        progress=progress,
+    )
     parts = [(offload, BUSY), (drafter, taken("drafter"))]
-    return exclusively([part for part in parts if part[0] is not None], measure)
+    return exclusively(
+        [part for part in parts if part[0] is not None], lambda: _measure(model, drafter, plan)
+    )
 
 
 def calibrate_briefly(model: Any, drafter: Drafter | None) -> RuntimeProfile:
-    """Do ``calibrate(quick=True)`` for a caller who keeps model and drafter for himself already."""
-    shape = DRAFT_LEVELS, DRAFT_TOP_K, DRAFT_WIDTH
-    return _measure(model, drafter, MAX_NODES, REPEATS, None, shape, True, None)
+    """Measure less, for a decode that is about to begin and has model and drafter for itself.
+
+    Passes over up to 16 tokens, 3 repeats, less of both if that takes longer than half a second.
+    """
+    return _measure(model, drafter, _QUICK)
 
 
-def _measure(
-    model: Any,
-    drafter: Drafter | None,
-    max_nodes: int,
-    repeats: int,
-    prompt: Sequence[int] | None,
-    draft_shape: tuple[int, int, int],
-    quick: bool,
-    progress: Callable[[int, int], None] | None,
-) -> RuntimeProfile:
+@dataclass(frozen=True)
+class _Plan:
+    """What is measured, and how often.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Of the passes.
+    repeats : int
+    levels : int
+        That are drafted.
+    prompt : list of int, optional
+        Default: random tokens, as many as `prompt_length`.
+    prompt_length : int
+    most_seconds : float
+        After which no further sizes and repeats are begun.
+    progress : callable, optional
+    """
+
+    sizes: tuple[int, ...]
+    repeats: int
+    levels: int = DRAFT_LEVELS
+    prompt: list[int] | None = None
+    prompt_length: int = 32
+    most_seconds: float = math.inf
+    progress: Callable[[int, int], None] | None = None
+
+
+_QUICK = _Plan(sizes=(1, 4, 16), repeats=3, prompt_length=8, most_seconds=0.5)
+
+
+def _measure(model: Any, drafter: Drafter | None, plan: _Plan) -> RuntimeProfile:
     offload = offload_of(model)
-    max_nodes = Whole(1)(max_nodes, "max_nodes")
-    repeats = Whole(1)(repeats, "repeats")
-    names = ("draft_levels", "draft_top_k", "draft_width")
-    levels, top_k, width = (Whole(1)(n, s) for n, s in zip(draft_shape, names, strict=True))
-    if quick:
-        sizes = tuple(n for n in _QUICK_SIZES if n <= max_nodes)
-        repeats = min(repeats, _QUICK_REPEATS)
-    else:
-        sizes = measured_sizes(max_nodes)
     # Nothing here draws from torch's generators; a drafter of someone else's might.
     devices = [offload.device] if offload.device.type == "cuda" else []
-
     with (
         usual_float_errors(),
         preserved(offload.cache),
@@ -171,10 +177,8 @@ def _measure(
         if drafter is not None and not drafter.bound_to(model):
             with loading():
                 drafter.bind(model)
-        bench = _Bench(
-            model, offload, drafter, sizes, prompt, (levels, top_k, width), quick, progress
-        )
-        bench.run(repeats)
+        bench = _Bench(model, offload, drafter, plan)
+        bench.run()
         return bench.profile(model_name(model))
 
 
@@ -182,23 +186,13 @@ class _Bench:
     """The things to be timed, and the rounds over them."""
 
     def __init__(
-        self,
-        model: Any,
-        offload: Offload,
-        drafter: Drafter | None,
-        sizes: tuple[int, ...],
-        prompt: Sequence[int] | None,
-        drafting: tuple[int, int, int],
-        quick: bool,
-        progress: Callable[[int, int], None] | None,
+        self, model: Any, offload: Offload, drafter: Drafter | None, plan: _Plan
     ) -> None:
         self._begin = perf_counter()
         self._offload = offload
         self._drafter = drafter
-        self._sizes = sizes
-        self._levels, self._top_k, self._width = drafting
-        self._quick = quick
-        self._progress = progress
+        self._plan = plan
+        self._sizes = sizes = plan.sizes
         self._done = 0
         self._rounds = 0
         self._rng = np.random.default_rng(0)
@@ -206,7 +200,7 @@ class _Bench:
             model, feature_layers=() if drafter is None else drafter.feature_layers
         )
         vocabulary = int(model.get_input_embeddings().weight.shape[0])
-        ids = self._prompt(prompt, session.context_length, vocabulary)
+        ids = self._prompt(session.context_length, vocabulary)
         result = session.prefill(torch.tensor([ids], device=offload.device))
         self._prefix = session.length
         self._session = session
@@ -218,8 +212,9 @@ class _Bench:
         self._fetches = FetchTimer(offload, self._rng)
         self._drafts: DraftTimer | None = None
 
-    def run(self, repeats: int) -> None:
-        """Warm up, then measure everything ``repeats`` times."""
+    def run(self) -> None:
+        """Warm up, then measure everything as often as planned."""
+        repeats, progress = self._plan.repeats, self._plan.progress
         total = (repeats + 1) * (len(self._sizes) + 1 + (self._drafter is not None))
         for i, size in enumerate(self._sizes):
             if i >= 2 and self._late():
@@ -247,8 +242,8 @@ class _Bench:
                 self._drafts.time()
                 self._step(total)
             self._rounds += 1
-        if self._progress is not None and self._done < total:
-            self._progress(total, total)
+        if progress is not None and self._done < total:
+            progress(total, total)
 
     def profile(self, model: str) -> RuntimeProfile:
         """Return what was measured."""
@@ -260,15 +255,12 @@ class _Bench:
         added = [max(0.0, miss.seconds) for miss in passes.misses]
         misses = Quartiles.of([added] if added else [])
         fixed, slope = closest_line(sizes, nodes.median)
-        has_drafter = self._drafter is not None
         return RuntimeProfile(
             name=f"{model} from {setup.store}",
             machine=this_machine(self._offload.device),
             software=software_versions(),
             setup=setup,
             drafter=self._drafter.name if self._drafter is not None else None,
-            draft_top_k=self._top_k if has_drafter else 0,
-            draft_width=self._width if has_drafter else 0,
             repeats=self._rounds,
             prefix_tokens=self._prefix,
             fixed_time=fixed,
@@ -282,18 +274,13 @@ class _Bench:
             draft_quartiles=drafts,
             expert_time=_expert_time(fetches, misses, setup.moved_bytes),
             expert_quartiles=fetches,
-            expert_batch=self._fetches.batch,
-            miss_quartiles=misses,
             handling_time=passes.handling_seconds(),
         )
 
-    def _prompt(
-        self, prompt: Sequence[int] | None, context: int | None, vocabulary: int
-    ) -> list[int]:
-        if prompt is not None:
-            given: list[int] = _TOKENS(prompt, "prompt")
-            return given
-        n = _QUICK_PROMPT if self._quick else _PROMPT
+    def _prompt(self, context: int | None, vocabulary: int) -> list[int]:
+        if self._plan.prompt is not None:
+            return self._plan.prompt
+        n = self._plan.prompt_length
         if context is not None:
             # Leave most of a tiny context to the tree.
             n = max(1, min(n, context // 4))
@@ -314,18 +301,18 @@ class _Bench:
             self._features,
             self._text[:size],
             result.features,
-            top_k=self._top_k,
-            width=self._width,
-            levels=self._levels,
+            top_k=DRAFT_TOP_K,
+            width=DRAFT_WIDTH,
+            levels=self._plan.levels,
         )
 
     def _late(self, times: float = 1.0) -> bool:
-        return self._quick and perf_counter() - self._begin > times * _QUICK_SECONDS
+        return perf_counter() - self._begin > times * self._plan.most_seconds
 
     def _step(self, total: int) -> None:
         self._done += 1
-        if self._progress is not None:
-            self._progress(min(self._done, total), total)
+        if self._plan.progress is not None:
+            self._plan.progress(min(self._done, total), total)
 
 
 def _expert_time(

@@ -31,6 +31,7 @@ from specfit_opt.schema import (
     Text,
     Whole,
     settle,
+    shown,
 )
 
 from .machine import MeasuredMachine
@@ -61,8 +62,6 @@ class RuntimeProfile:
         The model that was measured, and where its experts waited.
     drafter : str or None
         The drafter's name; None when none was measured.
-    draft_top_k, draft_width : int
-        Children per node and nodes per level at which the drafter was measured; 0 without drafter.
     repeats : int
         Measurements behind each figure.
     prefix_tokens : int
@@ -86,14 +85,9 @@ class RuntimeProfile:
         is kept busy or, if that is more, what it adds to a pass.
     expert_quartiles : Quartiles
         Of bringing in an expert of each layer while the store is kept busy.
-    expert_batch : int
-        Experts that were asked for at once.
-    miss_quartiles : Quartiles
-        Of what a missed expert, the mean over the layers, adds to a pass of which about half the
-        experts are missing; one entry, or none where the cache holds no pass.
     handling_time : float
-        The part of its median that was not spent waiting: starting transfers, copying where
-        nothing waits for a copy, computing with an expert apart from the others.
+        The part of what a missed expert adds to a pass that is not waiting: starting transfers,
+        copying where nothing waits for a copy, computing with an expert apart from the others.
 
     Raises
     ------
@@ -106,8 +100,6 @@ class RuntimeProfile:
     software: Mapping[str, str] = field(hash=False)
     setup: OffloadSetup
     drafter: str | None
-    draft_top_k: int
-    draft_width: int
     repeats: int
     prefix_tokens: int
     fixed_time: float
@@ -119,8 +111,6 @@ class RuntimeProfile:
     draft_quartiles: Quartiles
     expert_time: tuple[float, ...]
     expert_quartiles: Quartiles
-    expert_batch: int
-    miss_quartiles: Quartiles
     handling_time: float
 
     def __post_init__(self) -> None:
@@ -143,23 +133,13 @@ class RuntimeProfile:
 
     def _check_drafter(self) -> None:
         _require_length(self.draft_quartiles, len(self.draft_time), "draft_quartiles", "draft_time")
-        if self.drafter is None:
-            if self.draft_time or self.draft_top_k or self.draft_width:
-                raise InvalidInputError(
-                    "drafter is null, so draft_time must be empty and draft_top_k and draft_width 0"
-                )
-            return
-        if not self.draft_time or not self.draft_top_k or not self.draft_width:
+        if (self.drafter is None) == bool(self.draft_time):
             raise InvalidInputError(
-                f"drafter is {self.drafter!r}, so draft_time needs an entry per level, and "
-                "draft_top_k and draft_width must be at least 1"
+                f"drafter is {shown(self.drafter)}, so draft_time must "
+                f"{'be empty' if self.drafter is None else 'have an entry per level'}"
             )
 
     def _check_experts(self) -> None:
-        if len(self.miss_quartiles) > 1:
-            raise InvalidInputError(
-                f"miss_quartiles has {len(self.miss_quartiles)} entries; it has one or none"
-            )
         for name in ("expert_time", "expert_quartiles"):
             _require_length(getattr(self, name), self.setup.n_layers, name, "setup.n_layers")
 
@@ -289,8 +269,6 @@ _KINDS: dict[str, Kind] = {
     "name": Text(),
     "software": MapOf(Text(empty=True)),
     "drafter": Maybe(Text()),
-    "draft_top_k": Whole(),
-    "draft_width": Whole(),
     "repeats": Whole(1),
     "prefix_tokens": Whole(),
     "fixed_time": Real(unit="seconds"),
@@ -299,7 +277,6 @@ _KINDS: dict[str, Kind] = {
     "node_misses": ListOf(Real()),
     "draft_time": _TIMES,
     "expert_time": _TIMES,
-    "expert_batch": Whole(1),
     "handling_time": Real(unit="seconds"),
 }
 _PARTS: dict[str, Any] = {
@@ -308,7 +285,6 @@ _PARTS: dict[str, Any] = {
     "node_quartiles": Quartiles,
     "draft_quartiles": Quartiles,
     "expert_quartiles": Quartiles,
-    "miss_quartiles": Quartiles,
 }
 # The values are checked where the profile is built, from a file or not.
 _FILE = Record(

@@ -114,8 +114,7 @@ def _table(profile: RuntimeProfile) -> str:
         used = profile.fixed_time + profile.node_time * size
         add(f"pass over {size} token{plural}", used, profile.node_quartiles, i)
     for i, used in enumerate(profile.draft_time):
-        note = f"{profile.drafter}, {profile.draft_top_k} children, {profile.draft_width} expanded"
-        add(f"draft level {i + 1}", used, profile.draft_quartiles, i, note)
+        add(f"draft level {i + 1}", used, profile.draft_quartiles, i, profile.drafter or "")
     for i, used in enumerate(profile.expert_time):
         moved = profile.setup.moved_bytes[i]
         speed = f", {byte_size(moved / used)}/s" if used else ""

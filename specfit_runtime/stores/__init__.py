@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from specfit_opt.registry import Registry
+from specfit_opt.schema import Flag
 
 from ..errors import InvalidInputError
 from . import disk, pinned, ram
-from ._pool import checked_threads
+from ._pool import THREADS
 from .device import checked_device
 from .disk import DiskStore
-from .emulated import EmulatedLink, checked_bandwidth
+from .emulated import BANDWIDTH, EmulatedLink
 from .expert_store import ExpertStore, StoreCounters, Ticket
 from .pinned import PinnedStore
 from .ram import RamStore
@@ -61,18 +62,16 @@ def open_store(
     """
     kind = STORES.find(name)
     if link_bandwidth is not None:
-        link_bandwidth = checked_bandwidth(link_bandwidth)
+        link_bandwidth = BANDWIDTH(link_bandwidth, "link_bandwidth")
     target = checked_device(device)
-    if not isinstance(direct_io, bool):
-        raise InvalidInputError(f"direct_io must be true or false, got {direct_io!r}")
-    if direct_io and not kind.takes_direct_io:
+    if Flag()(direct_io, "direct_io") and not kind.takes_direct_io:
         takers = ", ".join(k.name for k in STORES.values() if k.takes_direct_io)
         raise InvalidInputError(
             f'direct_io has no meaning for store "{name}", which reads no files while decoding; '
             f"it is for {takers}"
         )
     reading = {"direct_io": direct_io} if kind.takes_direct_io else {}
-    store = kind.open(index, device=target, io_threads=checked_threads(io_threads), **reading)
+    store = kind.open(index, device=target, io_threads=THREADS(io_threads, "io_threads"), **reading)
     return store if link_bandwidth is None else EmulatedLink(store, link_bandwidth)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from ..errors import InvalidInputError, StoreError
 from ._local import LocalStore
-from ._pool import CLOSED, checked_threads
+from ._pool import CLOSED, THREADS
 from ._reader import RecordReader
 from .device import checked_device
 from .host_memory import allocate, check_room
@@ -38,7 +38,7 @@ class SlabStore(LocalStore):
         device: torch.device | str | None = None,
         io_threads: int = 4,
     ) -> None:
-        target, threads = self._checked_device(device), checked_threads(io_threads)
+        target, threads = self._checked_device(device), THREADS(io_threads, "io_threads")
         self._open(index, target, load_slabs(index, self.name, threads), threads)
 
     @classmethod
@@ -71,7 +71,7 @@ class SlabStore(LocalStore):
             If the memory is to be page-locked and cannot be.
         """
         store = cls.__new__(cls)
-        target, threads = store._checked_device(device), checked_threads(io_threads)
+        target, threads = store._checked_device(device), THREADS(io_threads, "io_threads")
         store._open(index, target, checked_slabs(index, slabs), threads)
         return store
 

@@ -12,7 +12,7 @@ from specfit_opt._validate import frozen
 
 from ._cuda import StagingRing
 from ._local import LocalStore
-from ._pool import checked_threads
+from ._pool import THREADS
 from ._reader import RecordReader
 from .device import checked_device
 from .expert_store import Ticket
@@ -65,7 +65,7 @@ class DiskStore(LocalStore):
         direct_io: bool = False,
         io_threads: int = 4,
     ) -> None:
-        threads = checked_threads(io_threads)
+        threads = THREADS(io_threads, "io_threads")
         super().__init__(index, checked_device(device), threads)
         self._direct = direct_io
         self._reader = RecordReader(index, direct_io=direct_io, on_bytes=self._meter.moved)

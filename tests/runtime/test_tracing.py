@@ -258,10 +258,10 @@ def test_beyond_the_stated_context_it_records_on(tmp_path):
     [
         ({"prompts": []}, "no prompt"),
         ({"prompts": [[3], []]}, "prompt 1 has no token"),
-        ({"max_new_tokens": 1}, "max_new_tokens must be at least 2"),
-        ({"levels": 0}, "levels must be at least 1"),
-        ({"top_k": 0}, "top_k must be at least 1"),
-        ({"width": 0}, "width must be at least 1"),
+        ({"max_new_tokens": 1}, "max_new_tokens must be a whole number of at least 2"),
+        ({"levels": 0}, "levels must be a whole number of at least 1"),
+        ({"top_k": 0}, "top_k must be a whole number of at least 1"),
+        ({"width": 0}, "width must be a whole number of at least 1"),
     ],
 )
 def test_bad_requests_are_refused(changes, message, model):
