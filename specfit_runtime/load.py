@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from specfit_opt.schema import Whole
+from specfit_opt.checks import Whole
 
 from .checkpoint import (
     Checkpoint,

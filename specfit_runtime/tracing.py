@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specfit_opt.checks import Whole
 from specfit_opt.files import Trace
-from specfit_opt.schema import Whole
 
 from ._ambient import usual_float_errors
 from .drafters import Drafter

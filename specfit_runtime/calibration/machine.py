@@ -9,7 +9,8 @@ from importlib import metadata
 
 import torch
 
-from specfit_opt.schema import Maybe, Text, Whole, settle
+from specfit_opt.checks import Maybe, Text, Whole
+from specfit_opt.schema import settle
 
 _PACKAGES = ("specfit", "torch", "transformers")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from specfit_opt.checks import Maybe, Real, Text, Whole
 from specfit_opt.errors import InvalidInputError
-from specfit_opt.schema import ListOf, Maybe, Real, Text, Whole, settle
+from specfit_opt.schema import ListOf, settle
 
 if TYPE_CHECKING:
     from ..offload import Offload

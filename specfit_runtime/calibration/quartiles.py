@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from specfit_opt.checks import Real
 from specfit_opt.errors import InvalidInputError
-from specfit_opt.schema import ListOf, Real, settle
+from specfit_opt.schema import ListOf, settle
 
 _TIMES = ListOf(Real(unit="seconds"))
 

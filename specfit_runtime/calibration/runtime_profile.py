@@ -13,26 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specfit_opt import CostModel
+from specfit_opt.checks import Anything, Kind, Maybe, OneOf, Real, Text, Whole, shown
 from specfit_opt.errors import InvalidInputError
 from specfit_opt.files.archive import named
 from specfit_opt.files.atomic import atomic_write
 from specfit_opt.files.regular_file import printable
 from specfit_opt.files.strict_json import read_json
 from specfit_opt.rates import plain_dict
-from specfit_opt.schema import (
-    Anything,
-    Kind,
-    ListOf,
-    MapOf,
-    Maybe,
-    OneOf,
-    Real,
-    Record,
-    Text,
-    Whole,
-    settle,
-    shown,
-)
+from specfit_opt.schema import ListOf, MapOf, Record, settle
 
 from .machine import MeasuredMachine
 from .offload_setup import OffloadSetup, setup_of

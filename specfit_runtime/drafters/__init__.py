@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from specfit_opt.policies import DraftLevel
 from specfit_opt.registry import Registry
 
 from ..errors import InvalidInputError
 from . import causal_lm, eagle3, prompt_lookup
 from .causal_lm import CausalLmDrafter
-from .drafter import Candidates, Drafter, DraftLevel
+from .drafter import Candidates, Drafter
 from .drafter_kind import DrafterKind
 from .eagle3 import Eagle3Drafter
 from .prompt_lookup import PromptLookup

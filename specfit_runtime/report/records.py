@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from specfit_opt.checks import Kind, Maybe, Real, Whole
 from specfit_opt.rates import plain_dict
-from specfit_opt.schema import Kind, Maybe, Real, Whole, settle
+from specfit_opt.schema import settle
 
 from ..errors import InvalidInputError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specfit_opt.cli.units import byte_size, figure, seconds
+from specfit_opt.text import byte_size, figure, seconds
 
 from .totals import PARTS
 

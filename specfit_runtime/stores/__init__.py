@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from specfit_opt.checks import Flag
 from specfit_opt.registry import Registry
-from specfit_opt.schema import Flag
 
 from ..errors import InvalidInputError
 from . import disk, pinned, ram

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from specfit_opt._validate import frozen
+from specfit_opt.arrays import frozen
 
 from ..errors import InvalidInputError
 from ._cuda import open_stream

@@ -10,7 +10,7 @@ from time import perf_counter
 
 import torch
 
-from specfit_opt.schema import Whole
+from specfit_opt.checks import Whole
 
 from ..errors import StoreError
 from ..forking import renew_after_fork

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from specfit_opt._validate import frozen
+from specfit_opt.arrays import frozen
 
 from ._cuda import StagingRing
 from ._local import LocalStore

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from specfit_opt.schema import Real
+from specfit_opt.checks import Real
 
 from ..forking import renew_after_fork
 from .expert_store import ExpertStore, StoreCounters, Ticket
