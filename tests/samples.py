@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from specfit_runtime.calibration import (
-    MeasuredMachine,
-    OffloadSetup,
-    Quartiles,
-    RuntimeProfile,
-)
+from specfit_runtime.calibration import OffloadSetup, Quartiles, RuntimeProfile
 from specfit_runtime.report import CycleRecord, DecodeReport, PrefillRecord
 
 
@@ -34,8 +29,6 @@ def profile(**changes: Any) -> RuntimeProfile:
     """Return a small profile: sizes 1, 2 and 4 measured."""
     figures: dict[str, Any] = {
         "name": "tiny on disk",
-        "machine": MeasuredMachine("a processor", 2, 1, "Linux x86_64", None),
-        "software": {"torch": "2.13"},
         "setup": setup(),
         "drafter": "eagle3",
         "repeats": 5,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from .machine import MeasuredMachine
 from .measure import calibrate
 from .offload_setup import OffloadSetup
 from .quartiles import Quartiles
 from .runtime_profile import RuntimeProfile, load_runtime_profile
 
 __all__ = [
-    "MeasuredMachine",
     "OffloadSetup",
     "Quartiles",
     "RuntimeProfile",

@@ -23,7 +23,6 @@ from ..verify import TargetSession
 from .draft_times import DraftTimer
 from .fetch_times import FetchTimer
 from .likely_tree import likely_tree
-from .machine import software_versions, this_machine
 from .offload_setup import setup_of
 from .pass_line import closest_line, measured_sizes
 from .pass_times import PassTimer
@@ -258,8 +257,6 @@ class _Bench:
         fixed, slope = closest_line(sizes, nodes.median)
         return RuntimeProfile(
             name=f"{model} from {setup.store}",
-            machine=this_machine(self._offload.device),
-            software=software_versions(),
             setup=setup,
             drafter=self._drafter.name if self._drafter is not None else None,
             repeats=self._rounds,

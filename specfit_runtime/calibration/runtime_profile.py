@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from os import PathLike, fspath
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +18,8 @@ from specfit_opt.files.atomic import atomic_write
 from specfit_opt.files.regular_file import printable
 from specfit_opt.files.strict_json import read_json
 from specfit_opt.rates import plain_dict
-from specfit_opt.schema import ListOf, MapOf, Record, settle
+from specfit_opt.schema import ListOf, Record, settle
 
-from .machine import MeasuredMachine
 from .offload_setup import OffloadSetup, setup_of
 from .quartiles import Quartiles
 
@@ -43,9 +40,6 @@ class RuntimeProfile:
     ----------
     name : str
         Label for tables.
-    machine : MeasuredMachine
-    software : mapping of str to str
-        Versions of the packages that ran.
     setup : OffloadSetup
         The model that was measured, and where its experts waited.
     drafter : str or None
@@ -84,8 +78,6 @@ class RuntimeProfile:
     """
 
     name: str
-    machine: MeasuredMachine
-    software: Mapping[str, str] = field(hash=False)
     setup: OffloadSetup
     drafter: str | None
     repeats: int
@@ -103,7 +95,6 @@ class RuntimeProfile:
 
     def __post_init__(self) -> None:
         settle(self, _KINDS)
-        object.__setattr__(self, "software", MappingProxyType(dict(self.software)))
         self._check_passes()
         self._check_drafter()
         self._check_experts()
@@ -191,8 +182,7 @@ class RuntimeProfile:
     def to_dict(self) -> dict[str, Any]:
         """Return the profile as plain Python values, as the JSON file holds it."""
         parts = {name: asdict(getattr(self, name)) for name in _PARTS}
-        plain = {**plain_dict(self), "software": dict(self.software), **parts}
-        return {"version": FILE_VERSION, **plain}
+        return {"version": FILE_VERSION, **plain_dict(self), **parts}
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the profile as JSON, whole or not at all.
@@ -255,7 +245,6 @@ def load_runtime_profile(path: str | PathLike[str] | RuntimeProfile) -> RuntimeP
 #: What the figures of a profile may be.
 _KINDS: dict[str, Kind] = {
     "name": Text(),
-    "software": MapOf(Text(empty=True)),
     "drafter": Maybe(Text()),
     "repeats": Whole(1),
     "prefix_tokens": Whole(),
@@ -268,7 +257,6 @@ _KINDS: dict[str, Kind] = {
     "handling_time": Real(unit="seconds"),
 }
 _PARTS: dict[str, Any] = {
-    "machine": MeasuredMachine,
     "setup": OffloadSetup,
     "node_quartiles": Quartiles,
     "draft_quartiles": Quartiles,

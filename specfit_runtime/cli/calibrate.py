@@ -110,7 +110,9 @@ def _table(profile: RuntimeProfile) -> str:
     for i, size in enumerate(profile.node_sizes):
         plural = "s" * (size > 1)
         used = profile.fixed_time + profile.node_time * size
-        add(f"pass over {size} token{plural}", used, profile.node_quartiles, i)
+        missed = profile.node_misses[i]
+        note = f"the cache lacks {missed:g} of its experts" if missed else ""
+        add(f"pass over {size} token{plural}", used, profile.node_quartiles, i, note)
     for i, used in enumerate(profile.draft_time):
         add(f"draft level {i + 1}", used, profile.draft_quartiles, i, profile.drafter or "")
     for i, used in enumerate(profile.expert_time):

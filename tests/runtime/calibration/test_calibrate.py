@@ -77,9 +77,6 @@ def test_what_a_profile_says(load: Any, tmp_path: Path, store: str) -> None:
     assert setup.link_bandwidth is None
     assert profile.drafter is None
     assert profile.draft_time == ()
-    assert profile.machine.accelerator is None
-    assert profile.machine.threads == torch.get_num_threads()
-    assert profile.software["torch"] == torch.__version__
     path = tmp_path / "tiny.json"
     profile.save(path)
     assert load_runtime_profile(path) == profile
@@ -166,7 +163,6 @@ def test_on_a_cuda_device(load: Any, slots: int) -> None:
     profile = calibrate(model, "prompt-lookup", max_nodes=8, repeats=3)
     check(profile, model)
     assert profile.setup.device == "cuda"
-    assert profile.machine.accelerator == torch.cuda.get_device_name()
     assert (profile.node_misses[-1] > 0.0) == (slots == 2)
     assert (offload_of(model).cache.resident == held).all()
 
