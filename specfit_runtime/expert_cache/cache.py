@@ -24,7 +24,7 @@ from .tally import Tally
 if TYPE_CHECKING:
     from specfit_opt.caches import CacheRule
 
-    from ..stores.protocol import ExpertStore
+    from ..stores.expert_store import ExpertStore
 
 
 class ExpertCache:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from specfit_opt.caches import CacheRule, EvictionRule
 
-from ..stores._fork import renew_after_fork
+from ..forking import renew_after_fork
 from . import slabs
 from .change import Change
 from .layer_slots import Entry, LayerSlots
@@ -24,7 +24,7 @@ from .tally import Tally
 from .wait_clock import WaitClock
 
 if TYPE_CHECKING:
-    from ..stores.protocol import ExpertStore, Ticket
+    from ..stores.expert_store import ExpertStore, Ticket
     from .layer_use import LayerUse
 
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from ..stores.protocol import Ticket
+    from ..stores.expert_store import Ticket
 
 
 class Entry:

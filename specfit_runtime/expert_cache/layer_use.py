@@ -13,7 +13,7 @@ from .layer_slots import Entry
 from .ready_batch import ReadyBatch
 
 if TYPE_CHECKING:
-    from ..stores.protocol import Ticket
+    from ..stores.expert_store import Ticket
 
 
 class _Flight:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from ..stores.protocol import Ticket
+    from ..stores.expert_store import Ticket
 
 
 class Scratch:

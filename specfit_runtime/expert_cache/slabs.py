@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from specfit_opt.schema import shown
+from specfit_opt.checks import shown
 
 from ..errors import InvalidInputError
-from ..stores._host_memory import available_bytes
+from ..stores.host_memory import available_bytes
 
 
 def checked_slots(slots: Sequence[int], n_layers: int, n_experts: int) -> tuple[int, ...]:

@@ -104,11 +104,6 @@ class Drafter(ABC):
         """What was warned of since `bind`; empty if nothing was."""
         return " ".join(self._warnings.values())
 
-    @property
-    def length(self) -> int:
-        """Committed tokens of the text, the root of the next tree included."""
-        return self._length
-
     # ---- what the decoding loop calls
 
     def bind(self, model: Any) -> None:
@@ -262,7 +257,7 @@ class Drafter(ABC):
             self._warn_once(
                 "acceptance",
                 f"the target accepted {self._accepted} of {self._tries} drafts; it does not seem "
-                f"to fit this target. {self._doubt()}",
+                f"to fit this target. {self._likely_cause()}",
             )
 
     # ---- what a drafter implements
@@ -287,7 +282,7 @@ class Drafter(ABC):
     def _descend(self, found: Candidates, chosen: NDArray[np.int64]) -> None:
         """Expand the candidates at the indices ``chosen`` of the last `_children` next."""
 
-    def _doubt(self) -> str:
+    def _likely_cause(self) -> str:
         """Return what may be wrong if the target accepts nothing."""
         return self.assumption
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .protocol import Drafter
+from .drafter import Drafter
 
 
 @dataclass(frozen=True)

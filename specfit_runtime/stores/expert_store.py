@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from ..closing import Closing
 
 if TYPE_CHECKING:
     from ..checkpoint import ExpertIndex
@@ -68,7 +69,7 @@ class Ticket(ABC):
         """
 
 
-class ExpertStore(ABC):
+class ExpertStore(Closing):
     """Keeps every expert's weights and brings one at a time into a slot.
 
     Attributes
@@ -138,14 +139,3 @@ class ExpertStore(ABC):
 
         Fetches that have not begun fail with a StoreError, those under way are finished first.
         """
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -4,30 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import torch
-
-from .protocol import ExpertStore
-
-if TYPE_CHECKING:
-    from ..checkpoint import ExpertIndex
-
-
-@dataclass(frozen=True)
-class StoreOptions:
-    """What a store may be told.
-
-    Attributes
-    ----------
-    direct_io : bool
-        Read files past the operating system's page cache.
-    io_threads : int
-        Threads that read or copy.
-    """
-
-    direct_io: bool = False
-    io_threads: int = 4
+from .expert_store import ExpertStore
 
 
 @dataclass(frozen=True)
@@ -39,7 +17,8 @@ class StoreKind:
     name : str
         What ``open_store`` and ``store=`` take.
     open : callable
-        ``open(index, device, options) -> ExpertStore``.
+        ``open(index, *, device, io_threads) -> ExpertStore``; with ``takes_direct_io`` it takes
+        ``direct_io``, too.
     summary : str
         One line for tables.
     takes_direct_io : bool
@@ -49,7 +28,7 @@ class StoreKind:
     """
 
     name: str
-    open: Callable[[ExpertIndex, torch.device, StoreOptions], ExpertStore]
+    open: Callable[..., ExpertStore]
     summary: str
     takes_direct_io: bool = False
     needs_cuda: bool = False

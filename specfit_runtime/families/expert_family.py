@@ -39,7 +39,7 @@ class ExpertFamily:
 
     Attributes
     ----------
-    model_type : str
+    name : str
         ``config.model_type`` of the models it serves.
     pieces : tuple of ExpertPiece
         Every parameter of the experts module, in the order in which a record holds them.
@@ -64,7 +64,7 @@ class ExpertFamily:
         ``ignored(config)`` gives regular expressions of keys that are left out on purpose.
     """
 
-    model_type: str
+    name: str
     pieces: tuple[ExpertPiece, ...]
     shapes: Callable[[PretrainedConfig], tuple[tuple[int, ...], ...]]
     moe_layers: Callable[[PretrainedConfig], tuple[int, ...]]

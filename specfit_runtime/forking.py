@@ -1,4 +1,4 @@
-"""What a forked child has to make anew: threads are not there, locks may be held by nobody."""
+"""What a forked child has to make anew, and what it cannot do."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Protocol
 from weakref import WeakSet
 
 import torch
+
+from .errors import StoreError
 
 
 class _Forked(Protocol):
@@ -20,6 +22,21 @@ _registered: WeakSet[_Forked] = WeakSet()
 def renew_after_fork(thing: _Forked) -> None:
     """Call ``thing.after_fork()`` in every forked child, as long as someone refers to it."""
     _registered.add(thing)
+
+
+def require_process(process: int) -> None:
+    """Check that this is the process that began with CUDA.
+
+    Raises
+    ------
+    StoreError
+        If it was forked from it.
+    """
+    if process != os.getpid():
+        raise StoreError(
+            "this process was forked from the one that loaded the model, and CUDA does not go on "
+            "in a forked process: load the model here, or start it with the method 'spawn'"
+        )
 
 
 def _in_child() -> None:
