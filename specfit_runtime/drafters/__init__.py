@@ -38,8 +38,8 @@ def make_drafter(drafter: str | Drafter) -> Drafter:
     """
     if isinstance(drafter, Drafter):
         return drafter
+    kinds = ", ".join(kind.usage for kind in DRAFTERS.values())
     if not isinstance(drafter, str):
-        kinds = ", ".join(kind.usage for kind in DRAFTERS.values())
         raise InvalidInputError(f"a drafter is a name or a Drafter, got {drafter!r}; use {kinds}")
     name, colon, argument = drafter.partition(":")
     kind = DRAFTERS.find(name)
