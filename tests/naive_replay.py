@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+#: Levels that an EAGLE tree has.
+EAGLE_LEVELS = 6
+
 
 def chain(parent: list[int], prob: list[float], depth: list[int], length: int) -> Any:
     chosen = [0]
@@ -23,8 +26,9 @@ def chain(parent: list[int], prob: list[float], depth: list[int], length: int) -
 
 
 def eagle(parent: list[int], prob: list[float], depth: list[int], size: int) -> Any:
-    ranked = sorted(range(len(parent)), key=lambda v: (v != 0, -prob[v], v))
-    return ranked[:size], max(depth)
+    drafted = [v for v in range(len(parent)) if depth[v] <= EAGLE_LEVELS]
+    ranked = sorted(drafted, key=lambda v: (v != 0, -prob[v], v))
+    return ranked[:size], min(EAGLE_LEVELS, max(depth))
 
 
 def fixed_choice(policy: str) -> Callable[..., Any]:

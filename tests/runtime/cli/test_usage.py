@@ -22,7 +22,7 @@ RUNTIME_COMMANDS = (
     "generate",
     "calibrate",
     "trace",
-    "simulate",
+    "replay",
     "train-router",
     "fit-router",
     "eval-router",
