@@ -7,7 +7,6 @@ import pytest
 from random_trace import random_trace
 
 from specfit_opt.path_weights import PathWeights
-from specfit_opt.replay.pool import Pool
 
 
 def by_where_the_path_ends(parent, path_prob, experts, n_experts):
@@ -38,27 +37,6 @@ def test_same_as_summing_over_ends(seed: int) -> None:
         assert found == pytest.approx(wanted, abs=1e-6)
         assert found.shape == (trace.n_layers, trace.n_experts)
         assert found.max() <= 1.0
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_pool_weighs_the_chosen_nodes_alone(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    trace = random_trace(rng, positions=6)
-    for index in range(trace.n_cycles):
-        pool = Pool.of(trace.cycle(index))
-        tree = pool.tree
-        mask = tree.parent < 0
-        for node in range(1, tree.n_nodes):
-            mask[node] = mask[tree.parent[node]] and rng.random() < 0.6
-        nodes = np.flatnonzero(mask).tolist()
-        parent = [nodes.index(u) if u >= 0 else -1 for u in tree.parent[nodes].tolist()]
-        wanted = by_where_the_path_ends(
-            parent, tree.path_prob[nodes], pool.routing.experts[nodes], trace.n_experts
-        )
-        weight = pool.weight(mask)
-        assert weight == pytest.approx(wanted, abs=1e-6)
-        assert (weight[~pool.used(mask)] == 0.0).all()
-        assert (weight[pool.used(tree.parent < 0)] == 1.0).all()
 
 
 def test_layers_are_weighed_alike_one_by_one() -> None:
