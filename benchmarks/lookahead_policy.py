@@ -55,7 +55,7 @@ class Prospect:
 class Lookahead(Policy):
     r"""Take the candidate that is worth most over this pass and the next, the cache played ahead.
 
-    Clairvoyant, so that it serves simulations only: of the positions to come it sees the pools
+    Clairvoyant, so that it serves replays only: of the positions to come it sees the pools
     that will be drafted, the true routing of their nodes and the experts that the text uses. Which
     drafts are accepted it does not know, but weighs by calibrated path probability. If it knew that
     too, no load would ever be in vain, and it could say nothing about the price of one.
@@ -228,7 +228,7 @@ class Lookahead(Policy):
         if not np.array_equal(self._cache.resident, view.resident):
             raise InvalidInputError(
                 f"the cache is not what {self._rule.name} would hold after the passes so far; "
-                "give Lookahead the cache_policy of the simulation, and observe every pass"
+                "give Lookahead the cache_policy of the replay, and observe every pass"
             )
         return self._cache
 
@@ -363,7 +363,7 @@ def _recorded(view: DraftView) -> RecordedView:
     if not isinstance(view, RecordedView):
         raise InvalidInputError(
             "lookahead knows the routing of positions to come, which only a recording shows; use "
-            "it with specfit_runtime.simulation"
+            "it with specfit_opt.replay"
         )
     return view
 

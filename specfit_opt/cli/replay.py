@@ -100,8 +100,9 @@ def run(
     """
     profiles = [load_profile(name) for name in args.profile or ["pcie4"]]
     check_distinct("profiles", [profile.name for profile in profiles])
+    named = _traces(args)
     models: dict[tuple[int, int, int], list[Trace]] = {}
-    for trace in _traces(args):
+    for trace in named:
         shape = trace.n_layers, trace.n_experts, trace.experts.shape[2]
         models.setdefault(shape, []).append(trace)
     results: list[ReplayResult] = []
@@ -120,7 +121,10 @@ def run(
                     warmup=args.warmup,
                     progress=report,
                 )
-    _print_results(args, sorted(results, key=_cell))
+    # As they were named, which the replays by model are not.
+    names, machines = [trace.name for trace in named], [profile.name for profile in profiles]
+    results.sort(key=lambda r: (names.index(r.trace), machines.index(r.profile)))
+    _print_results(args, results)
 
 
 def _print_results(args: argparse.Namespace, results: list[ReplayResult]) -> None:
