@@ -19,7 +19,7 @@ from specfit_opt.files.archive import named
 from specfit_opt.files.atomic import atomic_write
 from specfit_opt.files.regular_file import printable
 from specfit_opt.files.strict_json import read_json_lines
-from specfit_opt.schema import ListOf, MapOf, Record, settle
+from specfit_opt.schema import ListOf, MapOf, Record, check_attributes
 from specfit_opt.text import byte_size, figure, seconds
 
 from .errors import InvalidInputError
@@ -114,7 +114,7 @@ class CycleRecord:
     waves: int = 0
 
     def __post_init__(self) -> None:
-        _settle(self)
+        _check_record(self)
         _check_lookups(self, f"the cycle at position {self.position}")
         where = f"the cycle at position {self.position}"
         if not 0 <= self.accepted < self.verified:
@@ -195,7 +195,7 @@ class PrefillRecord:
     bytes: int
 
     def __post_init__(self) -> None:
-        _settle(self)
+        _check_record(self)
         _check_lookups(self, "the prefill")
 
     def to_dict(self) -> dict[str, Any]:
@@ -421,7 +421,7 @@ class DecodeReport:
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        settle(self, _SETTING_KINDS)
+        check_attributes(self, _SETTING_KINDS)
         object.__setattr__(self, "cycles", tuple(self.cycles))
         starts = 1
         for before, after in zip(self.cycles, self.cycles[1:], strict=False):
@@ -827,7 +827,7 @@ _HEADER = Record(
 _CYCLE_OR_TOTALS = Record({"type": OneOf(("cycle", "totals"))}, others=True)
 
 
-def _settle(record: CycleRecord | PrefillRecord) -> None:
+def _check_record(record: CycleRecord | PrefillRecord) -> None:
     """Make every figure a plain int or float, and check that it is one that can be."""
     kinds: dict[str, Kind] = {}
     for f in dataclasses.fields(record):
@@ -837,7 +837,7 @@ def _settle(record: CycleRecord | PrefillRecord) -> None:
             value = getattr(record, f.name)
             if isinstance(value, (float, np.floating)) and not math.isfinite(value):
                 object.__setattr__(record, f.name, None)  # nothing that could be predicted
-    settle(record, kinds)
+    check_attributes(record, kinds)
 
 
 def _check_lookups(record: CycleRecord | PrefillRecord, where: str) -> None:

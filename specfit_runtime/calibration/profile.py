@@ -20,7 +20,7 @@ from specfit_opt.files.archive import named
 from specfit_opt.files.atomic import atomic_write
 from specfit_opt.files.regular_file import printable
 from specfit_opt.files.strict_json import parse_json, read_json
-from specfit_opt.schema import ListOf, MapOf, Record, settle
+from specfit_opt.schema import ListOf, MapOf, Record, check_attributes
 
 from .facts import OffloadFacts, facts_of
 
@@ -65,7 +65,7 @@ class Machine:
             "system": Text(),
             "accelerator": Maybe(Text()),
         }
-        settle(self, kinds, "machine.")
+        check_attributes(self, kinds, "machine.")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class ModelShape:
 
     def __post_init__(self) -> None:
         sizes = dict.fromkeys(("n_layers", "n_experts", "top_k"), Whole(1))
-        settle(self, {"name": Text(), "type": Text(), **sizes}, "model.")
+        check_attributes(self, {"name": Text(), "type": Text(), **sizes}, "model.")
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Quartiles:
     upper: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        settle(self, dict.fromkeys(("lower", "median", "upper"), _TIMES))
+        check_attributes(self, dict.fromkeys(("lower", "median", "upper"), _TIMES))
         if not len(self.lower) == len(self.median) == len(self.upper):
             raise InvalidInputError(
                 f"lower, median and upper have {len(self.lower)}, {len(self.median)} and "
@@ -227,7 +227,7 @@ class RuntimeProfile:
     moved_bytes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        settle(self, _KINDS)
+        check_attributes(self, _KINDS)
         object.__setattr__(self, "software", MappingProxyType(dict(self.software)))
         self._check_passes()
         self._check_drafter()
