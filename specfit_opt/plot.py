@@ -115,7 +115,7 @@ def plot_replay(results: Sequence[ReplayResult]) -> Figure:
     from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator
 
-    from .replay import FIXED_POLICIES
+    from .policies import FIXED_POLICIES
 
     cells: dict[str, dict[str, float]] = {}
     for r in results:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..errors import InvalidInputError
+from ..policies import FIXED_POLICIES
 from ..text import format_table
-from .policies import FIXED_POLICIES
 from .result import ReplayResult
 
 

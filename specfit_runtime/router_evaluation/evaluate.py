@@ -8,14 +8,11 @@ from os import PathLike
 import numpy as np
 from numpy.typing import ArrayLike
 
-from specfit_opt.checks import Whole
 from specfit_opt.files import Trace
-from specfit_opt.instance import check_sizes
-from specfit_opt.profiles import HardwareProfile, load_profile
-from specfit_opt.profiles.profile import checked_expert_bytes
-from specfit_opt.replay import DEFAULT_CACHE, WARMUP, slots_of
+from specfit_opt.profiles import HardwareProfile
+from specfit_opt.replay import DEFAULT_CACHE, WARMUP, ReplaySetting, SimulatedMachine
+from specfit_opt.replay.replay import machine_of
 
-from ..errors import InvalidInputError
 from ..predictors import RoutingPredictor, make_predictor
 from .decisions import DecisionQuality, decision_quality
 from .predictions import predict_trace
@@ -82,29 +79,18 @@ def evaluate_router(
     (1.0, 1.0)
     """
     made = make_predictor(predictor)
-    machines = [load_profile(profile) for profile in profiles]
-    warmup = Whole()(warmup, "warmup")
-    most = int(np.diff(trace.cycle_start).max())
-    cells = []
-    for machine in machines:
-        if machine.experts_resident:
-            raise InvalidInputError(
-                f"profile {machine.name} keeps all experts resident, so no cache is replayed; name "
-                "one with a link"
-            )
-        repeat = (
-            machine.layer_repeat
-            if layer_repeat is None
-            else Whole(1)(layer_repeat, "layer_repeat")
+    cells: list[tuple[str, SimulatedMachine]] = []
+    for profile in profiles:
+        setting = ReplaySetting.of(
+            trace,
+            profile,
+            cache=cache,
+            expert_bytes=expert_bytes,
+            layer_repeat=layer_repeat,
+            cache_policy="lru",
         )
-        size = expert_bytes
-        if size is None:
-            size = machine.expert_bytes if trace.expert_bytes is None else trace.expert_bytes
-        layer_bytes = checked_expert_bytes(size, trace.n_layers, trace.n_experts)
-        cost = machine.cost_model(trace.n_layers, trace.n_experts, layer_bytes, layer_repeat=repeat)
-        check_sizes(cost, 1, most)
         cells += [
-            (machine, cost, slots_of(size, trace.n_experts, layer_bytes, repeat)) for size in cache
+            (setting.machine.name, machine_of(trace, setting, slots)) for slots in setting.slots
         ]
     total = trace.n_cycles * (1 + len(cells))
 
@@ -112,13 +98,13 @@ def evaluate_router(
         if progress is not None:
             progress(done, total)
 
-    predicted = predict_trace(trace, made, progress=advance)
     decisions: list[DecisionQuality] = []
-    for machine, cost, slots in cells:
-        decisions.append(
-            decision_quality(trace, predicted.experts, machine, cost, slots, warmup)
-        )
-        advance(trace.n_cycles * (1 + len(decisions)), total)
+    for name_of_machine, machine in cells:
+        decisions.append(decision_quality(trace, made, machine, name_of_machine, int(warmup)))
+        advance(trace.n_cycles * len(decisions), total)
+    before = len(decisions) * trace.n_cycles
+    # The decisions were made by copies: only here the predictor learns.
+    predicted = predict_trace(trace, made, progress=lambda done, of: advance(before + done, of))
     recall = node_recall(predicted.experts, trace.experts)
     levels, right = trace.max_depth, trace.accepted
     return RouterEvaluation(
