@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidInputError
+from ..expert_union import expert_prices, used_experts
 from ..instance import Instance, checked_max_nodes
 from ..limits import RATE
-from ..union import expert_prices, used_experts
 
 #: A row that is no arc: name, columns, coefficients, "L" or "E", right-hand side.
 Link: TypeAlias = tuple[str, NDArray[np.int64], NDArray[np.float64], str, float]

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from ..checks import Whole
 from ..errors import InvalidInputError
+from ..expert_union import expert_prices, used_experts
 from ..instance import Instance
 from ..kernel import interrupt
 from ..solution import Solution, Status, build_solution
-from ..union import expert_prices, used_experts
 from ._sizes import allowed_sizes
 from .method import Method
 

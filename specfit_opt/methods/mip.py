@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from ..checks import OneOf
 from ..errors import MissingExtraError, SpecfitError
+from ..expert_union import expert_prices, topmost_use, used_experts
 from ..instance import Instance
 from ..kernel import interrupt
 from ..solution import Solution, Status, build_solution
-from ..union import expert_prices, topmost_use, used_experts
 from ._sizes import allowed_sizes, mask_of
 from .method import Method
 
