@@ -131,7 +131,8 @@ def _of_allowed_size(
 
 def _members(sets: NDArray[np.int32], n: int) -> NDArray[np.int32]:
     """Return sets of ``n`` nodes as rows of 0 and 1."""
-    return sets[:, None] >> np.arange(n, dtype=np.int32) & 1
+    members: NDArray[np.int32] = sets[:, None] >> np.arange(n, dtype=np.int32) & 1
+    return members
 
 
 def _evaluated(
