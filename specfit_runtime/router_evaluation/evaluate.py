@@ -8,6 +8,7 @@ from os import PathLike
 import numpy as np
 from numpy.typing import ArrayLike
 
+from specfit_opt.cost import CostModel
 from specfit_opt.files import Trace
 from specfit_opt.profiles import HardwareProfile
 from specfit_opt.replay import DEFAULT_CACHE, WARMUP, ReplaySetting, SimulatedMachine

@@ -19,8 +19,9 @@ from tiny_drafters import tiny_eagle3, tiny_lm
 from tiny_models import MODEL_TYPES, tiny_checkpoint, tiny_config, tiny_model, tiny_prompt
 
 import specfit_runtime
+from specfit_opt.control.correction import OnlineCorrection
 from specfit_runtime import calibrate, demo_drafter, demo_model, load_offloaded, offload_of
-from specfit_runtime.calibration import OnlineCorrection, RuntimeProfile, load_profile
+from specfit_runtime.calibration import RuntimeProfile, load_profile
 from specfit_runtime.calibration.measure import calibrate_briefly
 from specfit_runtime.drafters import PromptLookup, make_drafter
 from specfit_runtime.errors import BusyError, InvalidInputError, StoreError
@@ -43,7 +44,9 @@ def check(profile: RuntimeProfile, model: Any) -> None:
     assert all(0.0 < t < math.inf for t in profile.draft_time)
     cost = profile.cost_model()
     cost.require_experts(offload.n_layers, offload.n_experts)
-    assert OnlineCorrection.of(profile).cost_model().fixed_time >= 0.0
+    line = profile.cost_model(form="affine")
+    correction = OnlineCorrection(line, profile.draft_time, handling=profile.handling_share)
+    assert correction.cost_model().fixed_time >= 0.0
 
 
 # ---- what is in it
