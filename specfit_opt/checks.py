@@ -177,9 +177,9 @@ class Real(Kind):
     def _as_float(self, value: Any) -> float:
         # What can be turned into a float but is no real number: text, True, an array, a complex.
         kind = getattr(getattr(value, "dtype", None), "kind", "f")
-        if isinstance(value, (str, bytes, bool)) or kind not in "iuf" or np.ndim(value) > 0:
-            raise unfit(self, value)
         try:
+            if isinstance(value, (str, bytes, bool)) or kind not in "iuf" or np.ndim(value) > 0:
+                raise TypeError
             return float(value)
         except (TypeError, ValueError, OverflowError):
             raise unfit(self, value) from None

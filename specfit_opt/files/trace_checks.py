@@ -182,9 +182,9 @@ def _check_experts(trace: Trace) -> None:
         raise InvalidInputError(
             f"expert_bytes has shape {size.shape} but experts has {trace.n_layers} layers"
         )
-    if (layer := first(size <= 0)) is not None:
+    if (empty := first(size <= 0)) is not None:
         raise InvalidInputError(
-            f"expert_bytes[{layer}] = {size[layer]}; an expert has a positive size in bytes"
+            f"expert_bytes[{empty}] = {size[empty]}; an expert has a positive size in bytes"
         )
 
 

@@ -126,7 +126,8 @@ def _of_allowed_size(
     sets: NDArray[np.int32], instance: Instance, allowed: NDArray[np.bool_], free: NDArray[np.int64]
 ) -> NDArray[np.int32]:
     size = instance.tree.n_roots + _members(sets, len(free)).sum(axis=1)
-    return sets[allowed[size]]
+    fitting: NDArray[np.int32] = sets[allowed[size]]
+    return fitting
 
 
 def _members(sets: NDArray[np.int32], n: int) -> NDArray[np.int32]:
