@@ -83,8 +83,7 @@ class ExpertRouting:
         Parameters
         ----------
         experts : array_like of int, shape (M, n, L, k)
-            Expert ids of every node in each scenario; -1 pads. :func:`sample_scenarios` draws them
-            from probabilities.
+            Expert ids of every node in each scenario; -1 pads.
         n_experts : int
             Number of experts per layer, E.
         resident : array_like of bool, shape (L, E), optional

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from specfit_opt.caches import DEFAULT_CACHE_RULE, slots_per_layer
 from specfit_opt.checks import Whole
-from specfit_opt.path_weights import PathWeights
 
 from .checkpoint import (
     Checkpoint,
@@ -30,13 +30,7 @@ from .checkpoint import (
 from .decode.hooks import hook_generate
 from .errors import CheckpointError, InvalidInputError
 from .exclusive import held
-from .expert_cache import (
-    DEFAULT_EVICTION,
-    ExpertCache,
-    default_scratch,
-    get_eviction_policy,
-    slots_per_layer,
-)
+from .expert_cache import ExpertCache, default_scratch, live_cache_rule
 from .experts import EXPERTS_IMPLEMENTATION, ExpertLayer, register
 from .families import FAMILIES, ExpertFamily, family_for
 from .routing_record import RoutingRecord
@@ -58,7 +52,6 @@ class _Pass(local):
 
     def __init__(self) -> None:
         self.records: list[RoutingRecord] = []
-        self.paths: PathWeights | None = None
 
 
 class Offload:
@@ -148,51 +141,6 @@ class Offload:
         for record in self._pass.records:
             record.note(layer, routing)
 
-    @contextmanager
-    def expecting(self, paths: PathWeights) -> Iterator[None]:
-        """Tell the cache how likely the tokens of the passes inside the block will be committed.
-
-        Only an eviction policy that weighs makes use of it; outside, and in other threads, every
-        token counts as certain.
-
-        Parameters
-        ----------
-        paths : PathWeights
-            Of the tree whose nodes, in their order, are the tokens of the passes.
-
-        Yields
-        ------
-        None
-        """
-        self._pass.paths = paths
-        try:
-            yield
-        finally:
-            self._pass.paths = None
-
-    def weights(
-        self, routing: NDArray[np.integer], experts: Sequence[int]
-    ) -> Sequence[float] | None:
-        """Return how likely a committed token uses each of a layer's experts.
-
-        Parameters
-        ----------
-        routing : ndarray of int, shape (T, k)
-            Experts of the pass's tokens.
-        experts : sequence of int
-            What is asked for.
-
-        Returns
-        -------
-        list of float, or None
-            None where nobody asks for it, or every token is certain.
-        """
-        paths = self._pass.paths
-        if paths is None or not self.cache.weighs:
-            return None
-        weight: list[float] = paths.of(routing[:, None], self.n_experts)[0, experts].tolist()
-        return weight
-
     def exclusive(self) -> AbstractContextManager[None]:
         """Keep the model for one generation.
 
@@ -261,7 +209,7 @@ def load_offloaded(
     store: str = "disk",
     device: str | torch.device = "cpu",
     dtype: torch.dtype | str | None = None,
-    cache_policy: str = DEFAULT_EVICTION,
+    cache_policy: str = DEFAULT_CACHE_RULE,
     attn_implementation: str | None = None,
     scratch: int | None = None,
     direct_io: bool = False,
@@ -292,7 +240,7 @@ def load_offloaded(
         What it computes in: float32, bfloat16, float16 or float64. By default as the checkpoint
         says.
     cache_policy : str
-        Which expert gives up its slot first: ``lfu``, ``lru``, ``lru-2``, ``fifo`` or ``admit``.
+        Which expert gives up its slot first: ``lfu``, ``lru``, ``lru-2`` or ``fifo``.
     attn_implementation : {"eager", "sdpa"}, optional
         By default what the stock model chooses.
     scratch : int, optional
@@ -331,7 +279,7 @@ def load_offloaded(
     >>> offload.close()
     """
     target = checked_device(device)
-    get_eviction_policy(cache_policy)
+    live_cache_rule(cache_policy)
     asked = _checked_dtype(dtype)
     folder = checkpoint_folder(model, revision=revision)
     checkpoint = Checkpoint(folder)
@@ -406,7 +354,7 @@ def attach_experts(
     store: ExpertStore,
     slots: Sequence[int],
     *,
-    cache_policy: str = DEFAULT_EVICTION,
+    cache_policy: str = DEFAULT_CACHE_RULE,
     scratch: int,
     source: str,
 ) -> Offload:

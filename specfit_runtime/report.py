@@ -78,7 +78,7 @@ class CycleRecord:
         The part of ``bytes`` that was prefetched.
     wasted_prefetch_bytes : int
         Prefetched bytes known by the end of the cycle to have served no pass.
-    evictions, bypassed, waves : int
+    evictions, bypassed, scratch_rounds : int
         Experts that lost their slot; experts used without getting one; and the rounds through the
         scratch slots that those took.
 
@@ -111,7 +111,7 @@ class CycleRecord:
     prefetched: int = 0
     evictions: int = 0
     bypassed: int = 0
-    waves: int = 0
+    scratch_rounds: int = 0
 
     def __post_init__(self) -> None:
         _check_record(self)
@@ -225,7 +225,7 @@ class DecodeTotals:
         Sums over the cycles and layers.
     bytes, prefetch_bytes, wasted_prefetch_bytes : int
         Sums in bytes.
-    evictions, bypassed, waves : int
+    evictions, bypassed, scratch_rounds : int
         Sums over the cycles and layers.
     """
 
@@ -250,7 +250,7 @@ class DecodeTotals:
     wasted_prefetch_bytes: int
     evictions: int
     bypassed: int
-    waves: int
+    scratch_rounds: int
 
     @classmethod
     def of(cls, cycles: Iterable[CycleRecord]) -> DecodeTotals:
@@ -580,7 +580,7 @@ class DecodeReport:
             add(
                 "cache hits",
                 f"{totals.hit_rate:.1%} of {totals.lookups} lookups"
-                + (f", {totals.waves} waves" if totals.waves else ""),
+                + (f" in {totals.scratch_rounds} rounds" if totals.scratch_rounds else ""),
             )
             if totals.prefetched:
                 add(

@@ -6,10 +6,11 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from ..caches import CACHE_RULES, DEFAULT_CACHE_RULE
 from ..files import Trace, load_trace
 from ..policies import POLICIES
 from ..profiles import PROFILES, load_profile
-from ..replay import CACHES, WARMUP, ReplayResult, replay, replay_table, summarise
+from ..replay import WARMUP, ReplayResult, replay, replay_table, summarise
 from ..routing_predictor import RoutingPredictor
 from ..text import format_table
 from .inputs import check_distinct
@@ -56,7 +57,10 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "(12.5%% 25%% 50%%)",
     )
     parser.add_argument(
-        "--cache-policy", choices=CACHES, default="lru", help="what the cache evicts (lru)"
+        "--cache-policy",
+        choices=CACHE_RULES,
+        default=DEFAULT_CACHE_RULE,
+        help=f"what the cache evicts ({DEFAULT_CACHE_RULE})",
     )
     parser.add_argument(
         "--expert-bytes",

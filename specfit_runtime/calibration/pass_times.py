@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..expert_cache.preserved import drop
 from ..verify import TargetSession
 
 if TYPE_CHECKING:
@@ -146,8 +145,7 @@ class PassTimer:
         for layer in range(self._offload.n_layers):
             used = np.unique(usual.experts[:, layer])
             count = max(1, round(_DROPPED * len(used)))
-            drop(
-                self._offload.cache,
+            self._offload.cache.drop(
                 layer,
                 self._rng.choice(used, count, replace=False).tolist(),
             )

@@ -45,6 +45,7 @@ def test_fixed_policies(seed: int) -> None:
         policies=policies,
         profile=profile,
         cache=slots,
+        cache_policy="lru",
         layer_repeat=repeat,
         warmup=warmup,
     )
@@ -126,7 +127,7 @@ def test_totals_follow_from_what_a_policy_chose(name: str) -> None:
     assert trace.expert_bytes is not None
     recorder = Recorder(make_policy(name))
     profile = HardwareProfile(name="test", node_time=1e-4, **TIMES)
-    (result,) = replay(trace, policies=[recorder], profile=profile, cache=4)
+    (result,) = replay(trace, policies=[recorder], profile=profile, cache=4, cache_policy="lru")
     told = iter(recorder.choices)
 
     def choose(at: int, *pool: list[Any]) -> tuple[list[int], int]:

@@ -62,10 +62,10 @@ def test_table(results: list[ReplayResult]) -> None:
     table = replay_table(results)
     first, second = table.split("\n\n")
     assert first.splitlines()[0] == (
-        "example-trace, pcie4, lru cache of 16 of 64 experts per layer, "
+        "example-trace, pcie4, lfu cache of 16 of 64 experts per layer, "
         "each recorded layer standing for 6"
     )
-    assert second.splitlines()[0].startswith("example-trace, pcie4, lru cache of 32 of 64")
+    assert second.splitlines()[0].startswith("example-trace, pcie4, lfu cache of 32 of 64")
     lines = first.splitlines()[1:]
     assert len(lines) == 5
     assert lines[0].split()[:4] == ["policy", "tokens/s", "passes", "tokens/pass"]

@@ -17,8 +17,8 @@ def test_the_example_is_simulated_with_what_a_live_decode_knows(capsys: Any) -> 
     assert main(["simulate", "--cache", "25%", "50%", "--policy", "ar", "specfit"]) == 0
     out = capsys.readouterr()
     assert "no trace given" in out.err
-    assert "lru cache of 16 of 64" in out.out
-    assert "lru cache of 32 of 64" in out.out
+    assert "lfu cache of 16 of 64" in out.out
+    assert "lfu cache of 32 of 64" in out.out
     assert "all 2 cells" in out.out
 
 
