@@ -11,7 +11,7 @@ import numpy as np
 
 from specfit_opt.checks import Kind, Maybe, Real, Whole
 from specfit_opt.rates import plain_dict
-from specfit_opt.schema import settle
+from specfit_opt.schema import check_attributes
 
 from ..errors import InvalidInputError
 
@@ -199,7 +199,7 @@ def _make_plain(record: CycleRecord | PrefillRecord) -> None:
             value = getattr(record, f.name)
             if isinstance(value, (float, np.floating)) and not math.isfinite(value):
                 object.__setattr__(record, f.name, None)  # nothing that could be predicted
-    settle(record, kinds)
+    check_attributes(record, kinds)
 
 
 def _check_lookups(record: CycleRecord | PrefillRecord, where: str) -> None:

@@ -22,7 +22,6 @@ from specfit_opt.replay import RecordedDecode, ReplayedCycle, SimulatedMachine, 
 with pytest.MonkeyPatch.context() as patch:
     Lookahead: Any = benchmark_script("lookahead_policy", patch).Lookahead
 
-from specfit_runtime.errors import InvalidInputError
 
 #: Drafted with this probability, in the trace below.
 CHANCE = 0.3
