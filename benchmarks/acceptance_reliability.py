@@ -25,6 +25,8 @@ from specfit_opt import CostModel
 from specfit_opt.cli.table import format_table
 from specfit_opt.files import Trace, load_trace
 from specfit_opt.files.atomic import atomic_write
+from specfit_opt.policies import Outcome, make_policy
+from specfit_opt.replay import RecordedDecode, RecordedView, SimulatedMachine
 
 from .emulated_link import ROOT, heldout_prompts
 from .routing_replay import SMALL
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from specfit_runtime.policies import Outcome
-    from specfit_runtime.simulation.recorded_view import RecordedView
 
 # What runs a model is imported where it is used: asv imports every module here, also where only the
 # packages of its own benchmarks are installed.
@@ -148,19 +148,15 @@ def recorded(n_texts: int, new_tokens: int) -> Trace:
 
 def replayed(trace: Trace) -> Children:
     """Decode all texts one after the other with one calibrator, and return what it met."""
-    from specfit_runtime.policies import make_policy
-    from specfit_runtime.predictors import make_predictor
-    from specfit_runtime.simulation import Machine, SimulatedDecode
-
     # Nothing here depends on times, and the whole pool is verified whatever is resident.
-    machine = Machine(
+    machine = SimulatedMachine(
         cost_model=CostModel(1.0, 0.0, np.ones(trace.n_layers)),
         draft_time=0.0,
         slots=trace.n_experts,
     )
     pool = int(np.diff(trace.cycle_start).max())
     policy = make_policy(f"eagle-{pool}")
-    decode = SimulatedDecode(trace, policy, machine, make_predictor("last-token"), warmup=0)
+    decode = RecordedDecode(trace, policy, machine, warmup=0)
     met: list[Children] = []
 
     def watch(view: RecordedView, outcome: Outcome) -> None:
@@ -171,7 +167,7 @@ def replayed(trace: Trace) -> Children:
         met.append(everything.at((view.depth > 0) & view.accepted[parent]))
 
     for first, end in trace.prompts:
-        decode.text(first, end, watch)
+        decode.text(first, end, watch=watch)
     fields = ("depth", "drafter", "calibrated", "taken")
     return Children(*(np.concatenate([getattr(one, name) for one in met]) for name in fields))
 

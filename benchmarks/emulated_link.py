@@ -84,11 +84,11 @@ def run(
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from specfit_opt.policies import make_policy
     from specfit_runtime import SpecFit, calibrate, demo_drafter, demo_model, offload_of
     from specfit_runtime.alignment import align_weights
     from specfit_runtime.demo_files import demo_prompts
     from specfit_runtime.drafters import make_drafter
-    from specfit_runtime.policies import make_policy
 
     tokenizer = AutoTokenizer.from_pretrained(demo_model(), trust_remote_code=False)
     prompts = [tokenizer(p, return_tensors="pt").input_ids for p in heldout_prompts()[:n_prompts]]

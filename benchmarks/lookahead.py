@@ -19,8 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specfit_opt.cli.table import format_table
+from specfit_opt.control.load_repayment import LoadRepayment
+from specfit_opt.policies import Choice, DraftView, Policy, SpecFitPolicy
 
-from .routing_replay import CACHES, MODELS, Cell, best_of, cells, fixed, simulated
+from .lookahead_policy import Lookahead
+from .routing_replay import CACHES, MODELS, Cell, best_of, cells, chosen, fixed
 from .traces_command import in_processes, publish, traces_parser
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "lookahead.txt"
@@ -38,7 +41,7 @@ $ python -m benchmarks.lookahead --write
 Tokens per second relative to the best fixed policy of the cell, which only hindsight knows; true
 routing, LRU cache, experts in bf16. Geometric mean over pcie4 and nvme, and the worse of them.
 
-in full     specfit, all of a load in vain is charged (repayment=False)
+in full     specfit, all of a load that the text does not need is charged
 learned     specfit as it is
 best share  specfit with one share of the price for all layers and passes, the best of
             1, {", ".join(f"{share:g}" for share in SHARES)} in the cell, with hindsight
@@ -52,20 +55,17 @@ Speeds = dict[str, float]
 
 def share_policy(share: float) -> Any:
     """Return specfit with a constant share of the price of a load in vain."""
-    from specfit_runtime.policies import Choice, DraftView, SpecFitPolicy
-    from specfit_runtime.policies._repayment import LoadRepayment
-
     class Constant(LoadRepayment):
         def share(self, slots: NDArray[np.int64]) -> NDArray[np.float64]:
             return np.full(len(slots), share)
 
     class AtShare(SpecFitPolicy):
-        def fresh(self) -> AtShare:
+        def fresh(self) -> Policy:
             return AtShare()
 
         def choose(self, view: DraftView) -> Choice:
-            if self._repayment is None:
-                self._repayment = Constant(*view.resident.shape)
+            if self.repayment is None:
+                self.repayment = Constant(*view.resident.shape)
             return super().choose(view)
 
     return AtShare()
@@ -73,11 +73,8 @@ def share_policy(share: float) -> Any:
 
 def contenders() -> dict[str, Callable[[], Any]]:
     """Return what makes each policy, by name."""
-    from specfit_runtime.policies import SpecFitPolicy
-    from specfit_runtime.simulation import Lookahead
-
     return {
-        "in full": partial(SpecFitPolicy, repayment=False),
+        "in full": partial(share_policy, 1.0),
         "learned": SpecFitPolicy,
         **{f"{share:g}": partial(share_policy, share) for share in SHARES},
         "two passes": Lookahead,
@@ -95,7 +92,7 @@ def run(job: tuple[Cell, Path]) -> Speeds:
     others = fixed(cell, folder)
     base = others[best_of(others)].speed
     made = contenders().items()
-    return {name: simulated(cell, folder, make()).speed / base for name, make in made}
+    return {name: chosen(cell, folder, make()).speed / base for name, make in made}
 
 
 def report(found: dict[Cell, Speeds]) -> str:

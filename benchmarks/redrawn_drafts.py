@@ -5,7 +5,7 @@
 The draft trees of the large models' traces are simulated over one recorded text each, three times.
 What is accepted is so decided by a few hundred draws, and which fixed policy is best by the same.
 Here the trees are drawn again over the same routing, a set of three at a time, to tell what is a
-policy's from what is luck. The traces are optional material beside the checkout; ``--write``
+policy's from what is chance. The traces are optional material beside the checkout; ``--write``
 replaces the file that the documentation shows. Six minutes on one core.
 
 A tree is drawn as those of the traces are: each expanded node has the probabilities of a group of
@@ -38,8 +38,8 @@ from .routing_replay import (
     Outcome,
     best_of,
     cells,
+    chosen_over,
     replayed,
-    simulated_over,
     traces,
 )
 from .traces_command import in_processes, publish, traces_parser
@@ -216,7 +216,7 @@ def run(job: tuple[Cell, Path, int]) -> Result:
     torch.set_num_threads(1)
     cell, folder, n_sets = job
     sets = drawn(cell.model.name, folder, n_sets)
-    own = [simulated_over(cell, a_set) for a_set in sets]
+    own = [chosen_over(cell, a_set) for a_set in sets]
     others = [replayed(cell, a_set) for a_set in sets]
     return Result(cell, tuple(own), tuple(others))
 
@@ -240,11 +240,11 @@ def report(results: Sequence[Result], n_sets: int) -> str:
                 f"{min(ratios):.3f}",
                 f"{max(ratios):.3f}",
                 f"{statistics.stdev(map(math.log, ratios)):.3f}" if n_sets > 1 else "-",
-                f"{own.tokens / own.promised:.3f}",
+                f"{own.tokens / own.expected:.3f}",
             ]
         )
     head = ["model", "machine", "experts", "cache", "all sets", "best", "by set", "least", "most"]
-    head += ["sd", "luck"]
+    head += ["sd", "got"]
     table = format_table(head, rows, left=["model", "machine", "experts", "best"])
     pooled_ratios = [result.pooled[0] for result in results]
     single = [ratio for result in results for ratio in result.by_set]
@@ -254,7 +254,7 @@ $ python -m benchmarks.redrawn_drafts --write
 {n_sets} sets of three texts in {len(results)} cells; true routing; each set from nothing learned.
 all sets: tokens per second over all sets, relative to the fixed policy that is best over all sets;
 by set, least, most, sd: relative to the best fixed policy of each set, geometric mean over sets,
-least, most and standard deviation of the logarithm; luck: tokens committed over tokens that specfit
+least, most and standard deviation of the logarithm; got: tokens committed over tokens that specfit
 expected.
 
 Over all sets: least {min(pooled_ratios):.3f}, geometric mean \

@@ -17,9 +17,9 @@ from pathlib import Path
 from specfit_opt.errors import SpecfitError
 from specfit_opt.files import load_trace
 from specfit_opt.files.atomic import atomic_write
+from specfit_opt.policies import FIXED_POLICIES, make_policy
 from specfit_opt.profiles import load_profile
 from specfit_opt.replay import (
-    FIXED_POLICIES,
     WARMUP,
     ReplayResult,
     default_policies,
@@ -32,7 +32,9 @@ TRACES = ROOT.parent / "shared" / "traces" / "simulated"
 OUTPUT = ROOT / "benchmarks" / "results" / "replay_table.txt"
 PROFILES = ("pcie4", "nvme")
 SLOTS = (16, 32, 64)
-SURPLUS = ("exact-surplus", "specfit-certified-surplus", "specfit-expected-surplus")
+#: Beside the default ones: selection methods on the whole tree, and the rule of the papers with
+#: the other objective.
+OTHERS = ("pool-exact", "pool-greedy", "pool-chain", make_policy("ratio", objective="surplus"))
 
 
 def main() -> int:
@@ -68,9 +70,11 @@ def run(paths: Sequence[Path], profiles: Sequence[str], slots: Sequence[int]) ->
     for number, path in enumerate(paths, start=1):
         trace = load_trace(path)
         n_nodes = int((trace.cycle_start[1:] - trace.cycle_start[:-1]).max())
-        policies = [*default_policies(trace.max_depth, n_nodes), *SURPLUS]
+        policies = [*default_policies(trace.max_depth, n_nodes), *OTHERS]
         for profile in profiles:
-            results += replay(trace, policies=policies, profile=profile, cache=slots)
+            results += replay(
+                trace, policies=policies, profile=profile, cache=slots, cache_policy="lru"
+            )
             print(
                 f"{number} of {len(paths)}: {trace.name}, {profile}; "
                 f"{time.monotonic() - begin:.1f} s so far",
@@ -87,7 +91,7 @@ def report(results: Sequence[ReplayResult], profiles: Sequence[str], slots: Sequ
     parts = [
         "Tokens per second of simulated replays: recorded routing, calibrated simulated draft "
         "trees,\n"
-        f"LRU cache in the loop, the first {WARMUP} positions of a prompt decoded plainly and not "
+        f"LRU cache in the loop, the first {WARMUP} positions of a text decoded plainly and not "
         "counted.\n"
         f"Per cell the geometric mean over the traces of a model ({len(traces)} traces of "
         f"{len(models)} models).\n"

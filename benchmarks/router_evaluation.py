@@ -141,9 +141,10 @@ def estimate_table(trace: Trace) -> str:
 
 def decode_table(trace: Trace) -> str:
     """Return how fast specfit decodes by predictor, beside the oracle and plain decoding."""
+    from specfit_runtime.simulation import simulate
+
     from specfit_opt.cli.table import format_table
     from specfit_runtime import demo_router
-    from specfit_runtime.simulation import simulate
 
     names = {
         "last-token": "last-token",

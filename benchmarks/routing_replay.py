@@ -1,13 +1,13 @@
-"""Replay the runtime's specfit over recorded traces beside the best fixed policy of each cell.
+"""Replay specfit over recorded traces beside the best fixed policy of each cell.
 
     python -m benchmarks.routing_replay [--traces FOLDER] [--write]
 
 A cell is a model, a machine, an expert size and a cache size. With true routing all traces are
 replayed, the three simulations of a large model one after the other, as texts of one decode; with
-predicted routing the small model's recording alone, whose layers stand for six each. Fixed policies
-are replayed with the reference semantics of the trace format, so the cache is an LRU; with true
-routing also what the runtime has by default. Each cell is replayed six times from nothing learned,
-beginning at other positions of the texts, because a text is short and one pass may be lucky. The
+predicted routing the small model's recording alone, whose layers stand for six each. The cache is
+an LRU, as in the reference semantics of the trace format; with true routing also what a decode has
+by default. Each cell is replayed six times from nothing learned,
+beginning at other positions of the texts, because a text is short and one pass may decide. The
 traces are optional material beside the checkout; ``--write`` replaces the file that the
 documentation shows. A quarter of an hour on one core.
 """
@@ -114,7 +114,8 @@ class Outcome:
 
     tokens: int
     seconds: float
-    promised: float
+    predicted: float
+    expected: float
     passes: int
     nodes: int
     levels: int
@@ -124,7 +125,8 @@ class Outcome:
         return cls(
             tokens=sum(r.tokens for r in results),
             seconds=math.fsum(r.seconds for r in results),
-            promised=math.fsum(r.predicted_tokens for r in results),
+            predicted=math.fsum(r.predicted_tokens for r in results),
+            expected=math.fsum(r.expected_tokens for r in results),
             passes=sum(r.passes for r in results),
             nodes=sum(r.nodes for r in results),
             levels=sum(r.levels for r in results),
@@ -174,30 +176,32 @@ def replayed(
     return {policy: Outcome.of(results) for policy, results in found.items()}
 
 
-def simulated(
+def chosen(
     cell: Cell,
     folder: Path,
     policy: Any = "specfit",
-    predictor: Any = "oracle",
+    predictor: str | None = None,
     starts: tuple[int, ...] = ONE_START,
 ) -> Outcome:
-    """Return what one of the runtime's policies comes to in a cell."""
-    return simulated_over(cell, traces(cell.model, folder), policy, predictor, starts)
+    """Return what a policy that learns comes to in a cell."""
+    return chosen_over(cell, traces(cell.model, folder), policy, predictor, starts)
 
 
-def simulated_over(
+def chosen_over(
     cell: Cell,
     own: Sequence[Trace],
     policy: Any = "specfit",
-    predictor: Any = "oracle",
+    predictor: str | None = None,
     starts: Sequence[int] = ONE_START,
 ) -> Outcome:
-    """Return what one of the runtime's policies comes to over some traces, one decode per start."""
-    from specfit_runtime.simulation import simulate
-
+    """Return what a policy that learns comes to over some traces, one decode per start."""
     # All traces of a model have the same expert sizes.
-    options = {"policies": [policy], "predictor": predictor, **cell.options(own[0])}
-    return Outcome.of([r for start in starts for r in simulate(own, warmup=start, **options)])
+    options = {"policies": [policy], **cell.options(own[0])}
+    if predictor is not None:
+        from specfit_runtime.predictors import make_predictor
+
+        options["predictor"] = lambda: make_predictor(predictor)
+    return Outcome.of([r for start in starts for r in replay(own, warmup=start, **options)])
 
 
 def halves(trace: Trace) -> tuple[Trace, Trace]:
@@ -225,7 +229,7 @@ def learned_elsewhere(folder: Path, work: Path) -> list[tuple[Trace, str]]:
 def crossed(cell: Cell, parts: Sequence[tuple[Trace, str]]) -> Outcome:
     """Return what specfit comes to in a cell of the small model, each half with its predictor."""
     return Outcome.sum(
-        [simulated_over(cell, [own], "specfit", predictor, STARTS) for own, predictor in parts]
+        [chosen_over(cell, [own], "specfit", predictor, STARTS) for own, predictor in parts]
     )
 
 
@@ -241,7 +245,6 @@ def table(found: dict[Cell, Outcome], folder: Path) -> str:
         others = fixed(cell, folder, STARTS)
         best = best_of(others)
         ratio = own.speed / others[best].speed
-        luck = own.tokens / own.promised, others[best].tokens / others[best].promised
         rows.append(
             (
                 ratio,
@@ -256,13 +259,13 @@ def table(found: dict[Cell, Outcome], folder: Path) -> str:
                     f"{own.tokens / own.passes:.2f}",
                     f"{own.nodes / own.passes:.1f}",
                     f"{own.levels / own.passes:.1f}",
-                    f"{luck[0]:.3f}",
-                    f"{luck[1]:.3f}",
+                    f"{own.tokens / own.expected:.3f}",
+                    f"{others[best].tokens / others[best].predicted:.3f}",
                 ],
             )
         )
     head = ["model", "machine", "experts", "cache", "x best", "best", "x ar", "tokens", "nodes"]
-    head += ["levels", "luck", "its luck"]
+    head += ["levels", "got", "best got"]
     left = ["model", "machine", "experts", "best"]
     return format_table(head, [row for _, row in sorted(rows)], left=left)
 
@@ -301,7 +304,7 @@ HEAD = f"""\
 Each cell six times from nothing learned: the first {_LENGTHS} positions of
 a text stand for its prompt. x best, x ar: tokens per second relative to the best fixed policy of
 the cell, which only hindsight knows, and to plain decoding; tokens, nodes, levels: committed,
-verified and drafted per pass; luck: tokens committed over tokens expected, of specfit by its
+verified and drafted per pass; got: tokens committed over tokens expected, of specfit by its
 calibrated probabilities, and of that policy by the drafter's.
 """
 
@@ -325,12 +328,13 @@ def report(folder: Path) -> str:
 
     for title, name in (("True routing", "lru"), ("True routing, cache policy lfu", "lfu")):
         every = list(cells(cache_policy=name))
-        add(title, {cell: simulated(cell, folder, starts=STARTS) for cell in every})
+        add(title, {cell: chosen(cell, folder, starts=STARTS) for cell in every})
     three = [size for size in CACHES if size != "37.5%"]
     small = list(cells([SMALL], three))
-    for predictor in ("oracle", "frequency"):
-        found = {cell: simulated(cell, folder, "specfit", predictor, STARTS) for cell in small}
-        add(f"The small model, predictor {predictor}", found)
+    for predictor in (None, "frequency"):
+        found = {cell: chosen(cell, folder, "specfit", predictor, STARTS) for cell in small}
+        known = f"predictor {predictor}" if predictor else "true routing"
+        add(f"The small model, {known}", found)
     with tempfile.TemporaryDirectory() as work:
         halves_of_it = learned_elsewhere(folder, Path(work))
         found = {cell: crossed(cell, halves_of_it) for cell in small}

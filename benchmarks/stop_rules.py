@@ -1,12 +1,10 @@
-"""Compare the rules that stop drafting, and what the choice maximises, in replays and live.
+"""Compare the rules that stop drafting, and what the choice maximises, in replays.
 
     python -m benchmarks.stop_rules [--traces FOLDER] [--write]
 
 The cells are those of benchmarks.routing_replay, with true routing, and the small model's with
-routing predicted by what each token used before. Live, the shipped model decodes held-out texts
-with each rule, free to speculate: counts only, but rules go by measured times, so these counts
-differ from run to run. The replays do not. The traces are optional material beside the checkout;
-``--write`` replaces the file that the documentation shows.
+routing predicted by what each token used before. The traces are optional material beside the
+checkout; ``--write`` replaces the file that the documentation shows.
 """
 
 from __future__ import annotations
@@ -17,11 +15,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
-from typing import TYPE_CHECKING, Any
 
 from specfit_opt.cli.table import format_table
+from specfit_opt.policies import make_policy
+from specfit_opt.policies.ratio import STOP_RULES
 
-from .prefetch_waste import decoded, eagle3, offloaded
 from .routing_replay import (
     CACHES,
     ROOT,
@@ -30,28 +28,21 @@ from .routing_replay import (
     Outcome,
     best_of,
     cells,
+    chosen,
     fixed,
-    simulated,
 )
 from .traces_command import publish, traces_parser
 
-if TYPE_CHECKING:
-    from specfit_runtime.report import DecodeTotals
-
-# What runs a model is imported where it is used: asv imports every module here, also where only the
-# packages of its own benchmarks are installed.
-
 OUTPUT = ROOT / "benchmarks" / "results" / "stop_rules.txt"
-RULES = ("expected", "certified", "naive", "gain-share", "none")
-RULE_NAMES = (*(f"specfit-{rule}" for rule in RULES), *(f"specfit-depth-{k}" for k in range(1, 6)))
-#: By the names of the tables: what differs from the default.
-OBJECTIVES: dict[str, dict[str, Any]] = {
-    "waste, less what is repaid": {},
-    "waste": {"repayment": False},
-    "ratio": {"objective": "ratio"},
-    "surplus": {"objective": "surplus"},
+#: By the names of the table's rows: a policy and its options.
+ROWS: dict[str, tuple[str, dict[str, str]]] = {
+    "specfit": ("specfit", {}),
+    **{f"ratio, {rule}": ("ratio", {"stop": rule}) for rule in STOP_RULES},
+    **{
+        f"surplus, {rule}": ("ratio", {"stop": rule, "objective": "surplus"})
+        for rule in ("naive", "certified", "expected")
+    },
 }
-LIVE_CACHE, N_TEXTS, NEW_TOKENS = 0.25, 6, 64
 
 
 @dataclass(frozen=True)
@@ -86,34 +77,22 @@ def report(folder: Path) -> str:
     torch.set_num_threads(1)
     parts = [HEAD]
     for title, own, predictor in (
-        ("True routing", list(cells()), "oracle"),
+        ("True routing", list(cells()), None),
         ("The small model, predictor frequency", list(cells([SMALL])), "frequency"),
     ):
-        rules = {
-            name.removeprefix("specfit-"): replayed(own, folder, predictor, name)
-            for name in RULE_NAMES
-        }
-        objectives = {
-            name: replayed(own, folder, predictor, "specfit", **options) if options else default
-            for default in (rules["expected"],)
-            for name, options in OBJECTIVES.items()
-        }
-        parts.append(f"{title}, {len(own)} cells.\n\n{table('rule', rules)}")
-        parts.append(f"The same by objective, rule expected.\n\n{table('objective', objectives)}")
-    parts.append(live())
+        rows = {name: replayed(own, folder, predictor, *row) for name, row in ROWS.items()}
+        parts.append(f"{title}, {len(own)} cells.\n\n{table('policy, stop rule', rows)}")
     return "\n\n\n".join(parts) + "\n"
 
 
 def replayed(
-    own: Iterable[Cell], folder: Path, predictor: str, name: str, **options: Any
+    own: Iterable[Cell], folder: Path, predictor: str | None, name: str, options: dict[str, str]
 ) -> Column:
     """Return what a policy comes to in each cell."""
-    from specfit_runtime.policies import make_policy
-
     begin = time.monotonic()
     found = {}
     for cell in own:
-        outcome = simulated(cell, folder, make_policy(name, **options), predictor)
+        outcome = chosen(cell, folder, make_policy(name, **options), predictor)
         others = fixed(cell, folder)
         best = others[best_of(others)]
         found[cell] = Found(outcome.speed / best.speed, outcome.speed / others["ar"].speed, outcome)
@@ -152,47 +131,13 @@ def mean_and_worst(found: Sequence[Found]) -> list[str]:
     return [f"{geometric_mean(values):.3f}", f"{min(values):.3f}"]
 
 
-def live() -> str:
-    """Decode with every rule and return the table."""
-    from specfit_runtime import SpecFit, calibrate, demo_drafter
-    from specfit_runtime.policies import make_policy
-
-    rows = []
-    with offloaded(LIVE_CACHE, None) as model:
-        profile = calibrate(model, eagle3(model))
-        # A guard that keeps some rules from drafting for a while would hide what the rules do.
-        policies = [make_policy("ar"), *(make_policy(name, guard=False) for name in RULE_NAMES)]
-        for policy in policies:
-            spec = SpecFit(f"eagle3:{demo_drafter()}", policy=policy, profile=profile)
-            rows.append(live_row(policy.name, decoded(model, spec, N_TEXTS, NEW_TOKENS)))
-            print(f"live {policy.name}", file=sys.stderr)
-    head = ["policy", "tokens", "levels", "nodes", "loads", "kB/token"]
-    return (
-        f"Live: the shipped model, {N_TEXTS} held-out texts of {NEW_TOKENS} new tokens, "
-        f"{LIVE_CACHE:.0%} of the experts cached, the\nothers in memory. All rules start from one "
-        "calibration, and draft whether or not that pays. Per pass:\ntokens committed, levels "
-        "drafted, nodes verified, experts loaded; and bytes per token.\n\n"
-        + format_table(head, rows, left=["policy"])
-    )
-
-
-def live_row(name: str, totals: DecodeTotals) -> list[str]:
-    return [
-        name,
-        f"{totals.tokens_per_pass:.2f}",
-        f"{totals.levels / totals.passes:.2f}",
-        f"{totals.verified_per_pass:.2f}",
-        f"{totals.misses / totals.passes:.1f}",
-        f"{totals.bytes_per_token / 1e3:.0f}",
-    ]
-
-
 HEAD = """\
 $ python -m benchmarks.stop_rules --write
 Tokens per second over those of the best fixed policy of the cell, which only hindsight knows:
 geometric mean and worst cell by share of the experts cached, and over all; x ar: the worst cell
 over plain decoding; levels, nodes, tokens: drafted, verified and committed per pass. none drafts
-all six levels, with the small model the five that were recorded."""
+all six levels, with the small model the five that were recorded. specfit drafts up to four nodes a
+level from each of four, the others up to ten from each of ten."""
 
 
 if __name__ == "__main__":

@@ -11,6 +11,10 @@ class InvalidInputError(SpecfitError, ValueError):
     """Input that specfit cannot accept; the message says what, where and how to mend it."""
 
 
+class DrafterError(SpecfitError, RuntimeError):
+    """A drafter gave something that cannot be verified, such as a probability of NaN."""
+
+
 class MissingExtraError(SpecfitError, ImportError):
     """An optional dependency is not installed.
 

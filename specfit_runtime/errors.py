@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specfit_opt.errors import InvalidInputError, MissingExtraError, SpecfitError
+from specfit_opt.errors import DrafterError, InvalidInputError, MissingExtraError, SpecfitError
 
 __all__ = [
     "BusyError",
@@ -33,7 +33,3 @@ class StoreError(SpecfitError, OSError):
 
 class BusyError(SpecfitError, RuntimeError):
     """The model is decoding for someone else at the moment."""
-
-
-class DrafterError(SpecfitError, RuntimeError):
-    """A drafter gave something that cannot be verified, such as a probability of NaN."""

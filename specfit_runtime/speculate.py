@@ -11,9 +11,12 @@ import numpy as np
 from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from specfit_opt.control.acceptance import AcceptanceCalibrator, CalibrationState
+from specfit_opt.control.correction import OnlineCorrection
+from specfit_opt.policies import Policy, make_policy
+
 from ._ambient import usual_float_errors
-from .acceptance import AcceptanceCalibrator, CalibrationState
-from .calibration import OnlineCorrection, RuntimeProfile, load_profile
+from .calibration import RuntimeProfile, load_profile
 from .calibration.measure import calibrate_briefly
 from .decode.hooks import streamer_of_generate
 from .decode.learned import Learned
@@ -24,7 +27,6 @@ from .drafters import Drafter, make_drafter
 from .errors import InvalidInputError
 from .exclusive import exclusively, loading, taken
 from .offload import BUSY, offload_of
-from .policies import Policy, make_policy
 from .predictors import RoutingPredictor, make_predictor
 from .report import DecodeReport
 
@@ -52,7 +54,7 @@ class SpecFit:
         ``"eagle3:DIR"``, ``"lm:DIR"``, ``"prompt-lookup"``, or a drafter object. None: for policies
         that never draft.
     policy : str or Policy
-        A name of :data:`~specfit_runtime.policies.POLICIES`, such as ``"specfit"``, ``"ar"``,
+        A name of :data:`~specfit_opt.policies.POLICIES`, such as ``"specfit"``, ``"ar"``,
         ``"chain-4"`` or ``"eagle-60"``.
     predictor : str or RoutingPredictor
         What predicts the experts of draft tokens: a name of
@@ -259,7 +261,11 @@ class SpecFit:
         correction = None
         if profile is not None and policy.priced:
             # The line, because a table would have to cover every size that a tree may grow to.
-            correction = OnlineCorrection.of(profile, form="affine")
+            correction = OnlineCorrection(
+                profile.cost_model(form="affine"),
+                profile.draft_time,
+                handling=profile.handling_share,
+            )
         learned = Learned(
             policy, drafter, self._predictor, AcceptanceCalibrator(), profile, correction
         )

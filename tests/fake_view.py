@@ -3,12 +3,87 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specfit_opt import CostModel
-from specfit_runtime.policies.registry import DraftView
+from specfit_opt.policies import CycleState, DraftLevel, DraftView
+from specfit_opt.routing_predictor import DraftNodes, RoutingPredictor
+
+
+class _Levels:
+    """A drafter of given levels: ``(parent, probability)`` for each node."""
+
+    def __init__(
+        self, levels: Sequence[Sequence[tuple[int, float]]], max_levels: int | None
+    ) -> None:
+        self._levels = [list(level) for level in levels]
+        self.max_levels = max_levels
+        self.begin()
+
+    def root_state(self) -> None:
+        return None
+
+    def begin(self) -> None:
+        self._drafted = 0
+        self._path = [1.0]
+        self._frontier = [0]
+
+    def level(self, top_k: int, width: int) -> DraftLevel | None:
+        if self._drafted == len(self._levels):
+            return None
+        first = len(self._path)
+        kept: list[tuple[int, float]] = []
+        for parent, prob in self._levels[self._drafted]:
+            siblings = sum(1 for other, _ in kept if other == parent)
+            if parent in self._frontier and siblings < top_k:
+                kept.append((parent, prob))
+        if not kept:
+            return None
+        self._drafted += 1
+        self._path += [self._path[parent] * prob for parent, prob in kept]
+        new = range(first, len(self._path))
+        self._frontier = sorted(new, key=lambda v: (-self._path[v], v))[:width]
+        return DraftLevel(
+            np.array([parent for parent, _ in kept], dtype=np.int64),
+            np.array(new, dtype=np.int64) + 100,
+            np.array([prob for _, prob in kept]),
+            np.array(self._frontier, dtype=np.int64),
+        )
+
+
+class _Known(RoutingPredictor):
+    """Predicts given experts, in the order of the nodes."""
+
+    name = "known"
+
+    def __init__(self, experts: NDArray[np.int32]) -> None:
+        self._experts = experts
+        self._next = 0
+
+    def start(self, n_layers: int, n_experts: int, top_k: int) -> None:
+        raise NotImplementedError
+
+    def predict(self, nodes: DraftNodes) -> NDArray[np.int32]:
+        first, self._next = self._next, self._next + len(nodes.parent)
+        return self._experts[first : self._next]
+
+    def observe(self, tokens: Any, experts: Any) -> None:
+        raise NotImplementedError
+
+
+class _Trusting:
+    """Acceptance as the drafter says, and a given one of any child."""
+
+    def __init__(self, acceptance: Sequence[float]) -> None:
+        self.acceptance = acceptance
+
+    def path_prob(
+        self, parent: NDArray[Any], prob: NDArray[Any], above: NDArray[Any], depth: int
+    ) -> NDArray[np.float64]:
+        return above[parent] * prob
 
 
 class FakeView(DraftView):
@@ -35,123 +110,53 @@ class FakeView(DraftView):
     ) -> None:
         rng = np.random.default_rng(seed)
         n = 1 + sum(len(level) for level in levels)
-        self.all_experts = np.argsort(rng.random((n, n_layers, n_experts)), axis=2)[..., :top_k]
-        self.all_experts = self.all_experts.astype(np.int32)
-        self._levels = [list(level) for level in levels]
-        self._cost = cost_model or CostModel(
+        experts = np.argsort(rng.random((n, n_layers, n_experts)), axis=2)[..., :top_k]
+        self.all_experts = experts.astype(np.int32)
+        cost = cost_model or CostModel(
             0.0, np.concatenate([[0.0], 1.0 + 0.02 * np.arange(1, 200)]), np.full(n_layers, 0.1)
         )
-        self._resident = (
-            np.zeros((n_layers, n_experts), dtype=np.bool_) if resident is None else resident
-        )
-        self._level_time = level_time
-        self._rate = rate
-        self._acceptance = acceptance
-        self._max_levels = max_levels
-        self._parent = [-1]
-        self._prob = [1.0]
-        self._depth = [0]
-        self._frontier = [0]
-        self._drafted = 0
+        if resident is None:
+            resident = np.zeros((n_layers, n_experts), dtype=np.bool_)
+        there = resident.view()
+        there.flags.writeable = False
+        self._fixed_level_time = level_time
         self.calls = {"grow": 0, "experts": 0, "prices": 0}
-
-    @property
-    def parent(self) -> NDArray[np.int64]:
-        return np.array(self._parent, dtype=np.int64)
-
-    @property
-    def token(self) -> NDArray[np.int64]:
-        return np.arange(len(self._parent), dtype=np.int64) + 100
-
-    @property
-    def prob(self) -> NDArray[np.float64]:
-        return np.array(self._prob)
-
-    @property
-    def path_prob(self) -> NDArray[np.float64]:
-        path = np.array(self._prob)
-        for v, u in enumerate(self._parent):
-            if u >= 0:
-                path[v] *= path[u]
-        return path
-
-    @property
-    def depth(self) -> NDArray[np.int64]:
-        return np.array(self._depth, dtype=np.int64)
-
-    @property
-    def levels(self) -> int:
-        return self._drafted
-
-    @property
-    def max_levels(self) -> int | None:
-        return self._max_levels
-
-    @property
-    def frontier(self) -> NDArray[np.int64]:
-        return np.array(self._frontier, dtype=np.int64)
+        super().__init__(
+            100,
+            _Levels(levels, max_levels),
+            _Known(self.all_experts),
+            _Trusting(acceptance),  # type: ignore[arg-type]
+            CycleState(
+                cost_model=cost,
+                level_time=lambda level: level_time,
+                resident=there,
+                slots=np.full(n_layers, n_experts, dtype=np.int64),
+                cache_policy="lru",
+                rate=rate,
+            ),
+            max_levels=1000 if max_levels is None else max_levels,
+        )
 
     @property
     def cost_model(self) -> CostModel:
         self.calls["prices"] += 1
-        return self._cost
-
-    @property
-    def resident(self) -> NDArray[np.bool_]:
-        view = self._resident.view()
-        view.flags.writeable = False
-        return view
-
-    @property
-    def slots(self) -> NDArray[np.int64]:
-        return np.full(len(self._resident), self._resident.shape[1], dtype=np.int64)
-
-    @property
-    def cache_policy(self) -> str:
-        return "lru"
+        return super().cost_model
 
     @property
     def level_time(self) -> float:
         self.calls["prices"] += 1
-        return self._level_time
-
-    @property
-    def draft_time(self) -> float:
-        return self._drafted * self._level_time
-
-    @property
-    def rate(self) -> float | None:
-        return self._rate
-
-    @property
-    def acceptance(self) -> Sequence[float]:
-        return self._acceptance
+        return super().level_time
 
     def experts(self, first: int = 0) -> NDArray[np.int32]:
         self.calls["experts"] += 1
-        return self.all_experts[first : len(self._parent)]
+        return super().experts(first)
 
     def grow(self, top_k: int, width: int) -> bool:
         self.calls["grow"] += 1
-        if self._drafted == len(self._levels):
-            return False
-        first = len(self._parent)
-        per_parent: dict[int, int] = {}
-        path = self.path_prob
-        for parent, prob in self._levels[self._drafted]:
-            if parent not in self._frontier or per_parent.get(parent, 0) == top_k:
-                continue
-            per_parent[parent] = per_parent.get(parent, 0) + 1
-            self._parent.append(parent)
-            self._prob.append(prob)
-            self._depth.append(self._drafted + 1)
-        if len(self._parent) == first:
-            return False
-        self._drafted += 1
-        path = self.path_prob
-        new = sorted(range(first, len(path)), key=lambda v: (-path[v], v))
-        self._frontier = new[:width]
-        return True
+        return super().grow(top_k, width)
+
+    def _seconds_of_level(self, measured: float, level: DraftLevel | None) -> float:
+        return 0.0 if level is None else self._fixed_level_time
 
 
 def random_view(seed: int, *, depth: int = 3, children: int = 3, **options: object) -> FakeView:

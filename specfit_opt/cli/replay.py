@@ -3,55 +3,41 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from ..files import Trace, load_trace
+from ..policies import POLICIES
 from ..profiles import list_profiles, load_profile
-from ..replay import (
-    CACHES,
-    OBJECTIVES,
-    POLICIES,
-    WARMUP,
-    ReplayResult,
-    replay,
-    replay_table,
-    summarise,
-)
+from ..replay import CACHES, WARMUP, ReplayResult, replay, replay_table, summarise
+from ..routing_predictor import RoutingPredictor
 from .inputs import check_distinct
 from .output import note, print_json
 from .progress import progress_bar
 from .table import format_table
 
 
-def add_parser(commands: Any) -> None:
-    """Add the subcommand to ``commands``."""
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the subcommand to ``commands`` and return its parser, for more options."""
     rows = [[kind.name, kind.summary] for kind in POLICIES.values()]
-    parser = commands.add_parser(
+    parser: argparse.ArgumentParser = commands.add_parser(
         "replay",
         help="replay recorded traces under every policy",
-        description="Walk the recorded positions of traces under every policy, machine and cache "
-        "size. Each pass chooses a subtree, loads what its experts lack, which changes what later "
-        "passes pay, and goes on by what the recorded acceptance emits.",
-        epilog=format_table(["policy", "what it does"], rows, left=["what it does"])
-        + "\n\nThe suffix -surplus maximises the surplus at the running rate instead of the ratio.",
+        description="Decode the recorded texts of traces under every policy, machine and cache "
+        "size. Each pass verifies a part of the recorded tree, loads what its experts lack, which "
+        "changes what later passes pay, and goes on by what the recorded acceptance commits. "
+        "Traces of one shape are decoded one after the other, and what was learned is kept.",
+        epilog=format_table(["policy", "what it does"], rows, left=["what it does"]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_machine_options(parser)
     parser.add_argument(
         "--policy",
         nargs="+",
         action="extend",
         metavar="NAME",
-        help="policies; default: plain decoding, fixed chains and trees, and every method",
+        help="policies; default: plain decoding, fixed chains and trees, evict, ecospec, ratio and "
+        "specfit",
     )
-    parser.add_argument(
-        "--objective", choices=OBJECTIVES, default="ratio", help="what methods maximise (ratio)"
-    )
-    parser.set_defaults(run=run)
-
-
-def add_machine_options(parser: argparse.ArgumentParser) -> None:
-    """Add what every replay asks: traces, machines, caches, and what to do with the results."""
     parser.add_argument(
         "files", nargs="*", metavar="TRACE", help="recorded traces (.npz); default: the example"
     )
@@ -94,33 +80,47 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--plot", metavar="FILE", help="draw the speeds (.png, .svg, .pdf)")
+    parser.set_defaults(run=run)
+    return parser
 
 
-def run(args: argparse.Namespace) -> None:
-    """Replay every trace on every machine and print the results."""
+def run(
+    args: argparse.Namespace, predictor: Callable[[], RoutingPredictor] | None = None
+) -> None:
+    """Replay every model's traces on every machine and print the results.
+
+    Parameters
+    ----------
+    args : argparse.Namespace
+    predictor : callable, optional
+        See :func:`specfit_opt.replay.replay`.
+    """
     profiles = [load_profile(name) for name in args.profile or ["pcie4"]]
     check_distinct("profiles", [profile.name for profile in profiles])
-    traces = traces_of(args)
+    models: dict[tuple[int, int, int], list[Trace]] = {}
+    for trace in _traces(args):
+        shape = trace.n_layers, trace.n_experts, trace.experts.shape[2]
+        models.setdefault(shape, []).append(trace)
     results: list[ReplayResult] = []
-    for trace in traces:
+    for traces in models.values():
         for profile in profiles:
-            with progress_bar(f"{trace.name} {profile.name}") as report:
+            with progress_bar(f"{traces[0].name} {profile.name}") as report:
                 results += replay(
-                    trace,
+                    traces,
                     policies=args.policy,
+                    predictor=predictor,
                     profile=profile,
                     cache=args.cache,
-                    objective=args.objective,
                     expert_bytes=args.expert_bytes,
                     layer_repeat=args.layer_repeat,
                     cache_policy=args.cache_policy,
                     warmup=args.warmup,
                     progress=report,
                 )
-    print_results(args, results)
+    _print_results(args, sorted(results, key=_cell))
 
 
-def print_results(args: argparse.Namespace, results: list[ReplayResult]) -> None:
+def _print_results(args: argparse.Namespace, results: list[ReplayResult]) -> None:
     """Print and plot the results as the options say."""
     if args.plot:
         _plot(args.plot, results)
@@ -131,7 +131,7 @@ def print_results(args: argparse.Namespace, results: list[ReplayResult]) -> None
     _print_summary(results)
 
 
-def traces_of(args: argparse.Namespace) -> list[Trace]:
+def _traces(args: argparse.Namespace) -> list[Trace]:
     """Load the traces that the command names; the example, with its prices, if it names none."""
     if args.files:
         traces = [load_trace(path) for path in args.files]

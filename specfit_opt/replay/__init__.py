@@ -4,32 +4,25 @@ from __future__ import annotations
 
 from .cache_size import slots_of
 from .caches import CACHES
-from .policies import (
-    FIXED_POLICIES,
-    OBJECTIVES,
-    POLICIES,
-    Policy,
-    default_policies,
-    make_policy,
-)
+from .recorded_decode import RecordedDecode, ReplayedCycle, SimulatedMachine
+from .recorded_view import RecordedView
+from .replay import WARMUP, default_policies, replay
 from .result import ReplayResult
 from .setting import DEFAULT_CACHE, ReplaySetting
 from .summary import PolicySummary, replay_table, summarise
-from .walk import WARMUP, replay
 
 __all__ = [
     "CACHES",
     "DEFAULT_CACHE",
-    "FIXED_POLICIES",
-    "OBJECTIVES",
-    "POLICIES",
     "WARMUP",
-    "Policy",
     "PolicySummary",
+    "RecordedDecode",
+    "RecordedView",
     "ReplayResult",
     "ReplaySetting",
+    "ReplayedCycle",
+    "SimulatedMachine",
     "default_policies",
-    "make_policy",
     "replay",
     "replay_table",
     "slots_of",

@@ -17,8 +17,6 @@ class ReplayResult:
     ----------
     trace, policy, profile, cache_policy : str
         Names.
-    objective : str
-        ``"ratio"``, ``"surplus"``, or ``""`` for a policy that maximises neither.
     slots : int
         Experts per layer that the cache holds.
     n_experts, n_layers : int
@@ -31,7 +29,9 @@ class ReplayResult:
     tokens : int
         Tokens that the passes committed, by the recorded acceptance.
     predicted_tokens : float
-        Tokens that the path probabilities promised: the sum of the chosen nodes'.
+        Tokens that the drafter's path probabilities promised: the sum of the chosen nodes'.
+    expected_tokens : float
+        The same by the calibrated probabilities, as they were when each pass was chosen.
     nodes, levels : int
         Nodes verified (roots included), and levels drafted.
     misses, hits : int
@@ -47,7 +47,6 @@ class ReplayResult:
 
     trace: str
     policy: str
-    objective: str
     profile: str
     cache_policy: str
     slots: int
@@ -58,6 +57,7 @@ class ReplayResult:
     passes: int
     tokens: int
     predicted_tokens: float
+    expected_tokens: float
     nodes: int
     levels: int
     misses: int
@@ -80,7 +80,7 @@ class ReplayResult:
 
     @property
     def predicted_tokens_per_pass(self) -> float:
-        """Tokens per pass that the path probabilities promised."""
+        """Tokens per pass that the drafter's path probabilities promised."""
         return _ratio(self.predicted_tokens, self.passes)
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..errors import InvalidInputError
-from .policies import FIXED_POLICIES
+from ..policies import FIXED_POLICIES
 from .result import ReplayResult
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from specfit_opt.cli.output import note, print_json
 from specfit_opt.cli.table import format_table
 from specfit_opt.cli.units import byte_size, figure, seconds
+from specfit_opt.policies import POLICIES, make_policy
 
 from ..demo_files import demo_drafter, demo_model, demo_prompts
 from ..errors import InvalidInputError, SpecfitError
-from ..policies import POLICIES
 from .options import (
     STORES,
     link_bandwidth,
@@ -106,7 +106,6 @@ def _compare(
 ) -> None:
     import torch
 
-    from ..policies import make_policy
 
     for name in policies:
         make_policy(name)  # refuses an unknown one before anything is decoded

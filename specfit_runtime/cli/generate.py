@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from specfit_opt.cli import generate as instances
 from specfit_opt.cli.output import print_json
+from specfit_opt.policies import POLICIES, make_policy
 from specfit_opt.schema import Whole
 
 from ..errors import InvalidInputError
-from ..policies import POLICIES
 from ..predictors import PREDICTORS
 from .options import (
     add_drafter_option,
@@ -197,7 +197,6 @@ def _decode(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     require_runtime()
     import transformers
 
-    from ..policies import make_policy
     from ..speculate import SpecFit
 
     # What can be refused without the model is refused before it is loaded.

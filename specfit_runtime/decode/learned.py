@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..acceptance import AcceptanceCalibrator
-from ..calibration import OnlineCorrection, RuntimeProfile
+from specfit_opt.control.acceptance import AcceptanceCalibrator
+from specfit_opt.control.correction import OnlineCorrection
+from specfit_opt.policies import Policy
+from specfit_opt.routing_predictor import RoutingPredictor
+
+from ..calibration import RuntimeProfile
 from ..drafters import Drafter
-from ..policies import Policy
-from ..predictors import RoutingPredictor
 
 
 @dataclass(eq=False)

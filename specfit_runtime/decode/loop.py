@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -12,20 +13,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specfit_opt.control.correction import CycleMeasurement
+from specfit_opt.expert_union import expert_union
 from specfit_opt.path_weights import PathWeights
+from specfit_opt.policies import Choice, CycleState, DraftView, Outcome
 
-from ..calibration import CycleMeasurement
-from ..expert_union import expert_union
-from ..policies import Choice, Outcome
 from ..report import CycleRecord, PrefillRecord
 from ..verify import Accepted, ForwardResult, TargetSession, accept
 from .learned import Learned
 from .prefetch import Prefetcher
 from .request import Request
-from .view import CycleView, Prices
 
 if TYPE_CHECKING:
-    from ..expert_cache import CacheCounters
+    from ..expert_cache import ExpertCache
     from ..offload import Offload
 
 
@@ -76,7 +76,7 @@ class DecodeLoop:
             cache=request.prompt.cache,
         )
         self._slots = np.array(offload.cache.slots, dtype=np.int64)
-        self._settled = self._seconds = 0.0
+        self._closed = self._seconds = 0.0
         self._tokens = 0
         self.ids = request.input_ids
         self.prefill: PrefillRecord | None = None
@@ -127,10 +127,10 @@ class DecodeLoop:
             learned.drafter.start([*new, *taken.tokens], result.features)
         learned.torn = False
         moved = cache.counters() - before
-        self._settled = perf_counter()
+        self._closed = perf_counter()
         self.prefill = PrefillRecord(
             tokens=len(new),
-            seconds=self._settled - begin,
+            seconds=self._closed - begin,
             transfer_seconds=moved.wait_seconds,
             lookups=moved.lookups,
             hits=moved.hits,
@@ -140,115 +140,117 @@ class DecodeLoop:
         return taken.finished
 
     def _cycle(self) -> bool:
-        learned, cache = self._learned, self._offload.cache
-        begin = perf_counter()
-        # What was learned from the last cycle was learned after that one's account was closed.
-        late = begin - self._settled
-        cache.begin_pass()
-        before = cache.counters()
-        resident = cache.resident.copy()
-        root = int(self.ids[0, -1])
-        learned.torn = True
-        view = CycleView(
-            root,
-            learned.drafter,
-            learned.predictor,
-            learned.calibrator,
-            self._prices(resident),
-            self._levels_left(),
-        )
-        choice = learned.policy.choose(view)
-        nodes = choice.nodes
-        tokens, parent = _subtree(view, nodes)
-        paths = PathWeights(parent, view.path_prob[nodes])
-        if self._prefetcher.wanted:
-            self._prefetcher.issue(cache, view.experts()[nodes], paths)
-        learned.torn = False
-        chosen = perf_counter()
+        self._offload.cache.begin_pass()
+        times = _Times(self._closed, self._offload.cache)
+        resident = self._offload.cache.resident.copy()
+        view, choice, paths = self._choose(resident)
+        times.chosen()
+        tokens, parent = (part.tolist() for part in view.subtree(choice.nodes))
         with self._offload.expecting(paths):
             result = self._session.verify(tokens, parent)
         if self._offload.device.type == "cuda":
             # Else what the device still computes would be charged to whatever reads a result first.
-            # Not the whole device: what was prefetched in vain may still be on its way.
+            # Not the whole device: what was prefetched for nothing may still be on its way.
             torch.cuda.current_stream(self._offload.device).synchronize()
-        verified = perf_counter()
-        waited = (cache.counters() - before).wait_seconds
+        times.verified()
         taken = self._accept(result, tokens, parent)
         self._session.commit(taken.rows)
+        misses = self._learn_from_pass(view, choice, taken, result, resident, times)
+        # What was prefetched for nothing is in this cycle's account, not in none.
+        self._offload.cache.end_pass(len(taken.tokens))
+        self._closed = times.close(view.draft_time)
+        self._learn_from_cycle(view, choice, taken, result, misses, times)
+        self.cycles.append(_record(self._tokens + 1, view, choice, taken, times))
+        self._tokens += len(taken.tokens)
+        self._seconds += times.seconds
+        return taken.finished
+
+    def _choose(self, resident: NDArray[np.bool_]) -> tuple[DraftView, Choice, PathWeights]:
+        """Draft and choose; ask for what the choice is predicted to use, if that pays."""
+        learned = self._learned
+        learned.torn = True
+        view = DraftView(
+            int(self.ids[0, -1]),
+            learned.drafter,
+            learned.predictor,
+            learned.calibrator,
+            self._state(resident),
+            self._levels_left(),
+        )
+        choice = learned.policy.choose(view)
+        nodes = choice.nodes
+        paths = PathWeights(view.subtree(nodes)[1], view.path_prob[nodes])
+        if self._prefetcher.wanted:
+            self._prefetcher.issue(self._offload.cache, view.experts()[nodes], paths)
+        learned.torn = False
+        return view, choice, paths
+
+    def _learn_from_pass(
+        self,
+        view: DraftView,
+        choice: Choice,
+        taken: Accepted,
+        result: ForwardResult,
+        resident: NDArray[np.bool_],
+        times: _Times,
+    ) -> _Misses:
+        """Teach drafter, predictor and acceptance what the target made of the tree."""
+        learned, nodes = self._learned, choice.nodes
         learned.torn = True
         self._tell_drafter(view, taken, nodes, result)
-        self._observe_routing(tokens, result)
-        accepted = nodes[list(taken.rows)]
+        self._observe_routing(view.token[nodes].tolist(), result)
         if view.levels:
-            learned.calibrator.observe(
-                view.parent, view.token, view.prob, accepted.tolist(), taken.tokens
-            )
+            accepted = nodes[list(taken.rows)].tolist()
+            learned.calibrator.observe(view.parent, view.token, view.prob, accepted, taken.tokens)
         used = expert_union(result.experts, self._offload.n_experts)
-        misses = (used & ~resident).sum(axis=1)
         # Where the policy asked no predictions, none are made for it here either.
         predicted = expert_union(view.experts()[nodes], len(used[0])) if view.predicted else None
-        self._prefetcher.learn(predicted, used, resident, verified - chosen - waited)
-        # What was prefetched in vain is in this cycle's account, not in none.
-        cache.end_pass(len(taken.tokens))
-        moved = cache.counters() - before
-        end = self._settled = perf_counter()
+        self._prefetcher.learn(predicted, used, resident, times.compute)
+        realised = (used & ~resident).sum(axis=1)
+        expected = realised if predicted is None else (predicted & ~resident).sum(axis=1)
+        return _Misses(expected, realised)
 
-        draft_seconds = view.draft_time
-        search_seconds = max(chosen - begin - draft_seconds, 0.0)
-        compute_seconds = max(verified - chosen - waited, 0.0)
-        other_seconds = max(end - verified, 0.0) + late
-        seconds = end - begin + late
+    def _learn_from_cycle(
+        self,
+        view: DraftView,
+        choice: Choice,
+        taken: Accepted,
+        result: ForwardResult,
+        misses: _Misses,
+        times: _Times,
+    ) -> None:
+        """Teach prices and policy what the cycle took."""
+        learned = self._learned
         if learned.correction is not None:
-            expected = misses if predicted is None else (predicted & ~resident).sum(axis=1)
             learned.correction.update(
                 CycleMeasurement(
-                    n_nodes=len(nodes),
-                    predicted_misses=expected,
-                    realised_misses=misses,
-                    compute_seconds=compute_seconds,
-                    wait_seconds=waited,
+                    n_nodes=len(choice.nodes),
+                    predicted_misses=misses.predicted,
+                    realised_misses=misses.realised,
+                    compute_seconds=times.compute,
+                    wait_seconds=times.waited,
                     draft_seconds=tuple(view.level_seconds),
-                    search_seconds=search_seconds,
-                    other_seconds=other_seconds,
+                    search_seconds=times.search,
+                    other_seconds=times.other,
                 )
             )
         learned.policy.observe(
             Outcome(
                 choice=choice,
                 levels=view.levels,
-                accepted=accepted,
+                accepted=choice.nodes[list(taken.rows)],
                 committed=len(taken.tokens),
                 experts=result.experts,
-                misses=misses,
-                seconds=seconds,
-                draft_seconds=draft_seconds,
-                search_seconds=search_seconds,
-                verify_seconds=compute_seconds,
-                transfer_seconds=waited,
+                misses=misses.realised,
+                seconds=times.seconds,
+                transfer_seconds=times.waited,
             )
         )
         learned.torn = False
-        self.cycles.append(
-            _record(
-                position=self._tokens + 1,
-                view=view,
-                choice=choice,
-                taken=taken,
-                moved=moved,
-                draft_seconds=draft_seconds,
-                search_seconds=search_seconds,
-                transfer_seconds=waited,
-                verify_seconds=compute_seconds,
-                other_seconds=other_seconds,
-            )
-        )
-        self._tokens += len(taken.tokens)
-        self._seconds += seconds
-        return taken.finished
 
-    def _prices(self, resident: NDArray[np.bool_]) -> Prices:
+    def _state(self, resident: NDArray[np.bool_]) -> CycleState:
         correction = self._learned.correction
-        return Prices(
+        return CycleState(
             cost_model=None if correction is None else correction.cost_model(),
             level_time=None if correction is None else correction.level_time,
             resident=resident,
@@ -307,7 +309,7 @@ class DecodeLoop:
             self._learned.predictor.observe(tokens, result.experts)
 
     def _tell_drafter(
-        self, view: CycleView, taken: Accepted, nodes: NDArray[np.int64], result: ForwardResult
+        self, view: DraftView, taken: Accepted, nodes: NDArray[np.int64], result: ForwardResult
     ) -> None:
         drafter = self._learned.drafter
         if drafter is None or taken.finished:
@@ -319,25 +321,56 @@ class DecodeLoop:
             drafter.note_acceptance(1, int(len(rows) > 1))
 
 
-def _subtree(view: CycleView, nodes: NDArray[np.int64]) -> tuple[list[int], list[int]]:
-    """Return tokens and parents of the chosen nodes, numbered among themselves."""
-    if len(nodes) == 1:
-        return [int(view.token[0])], [-1]
-    number = np.full(len(view.token) + 1, -1, dtype=np.int64)
-    number[nodes] = np.arange(len(nodes))
-    # The root's parent, -1, is the entry behind the last.
-    return view.token[nodes].tolist(), number[view.parent[nodes]].tolist()
+@dataclass(frozen=True, eq=False)
+class _Misses:
+    """Experts that a pass had to load, shape (L,) each: as predicted, and in fact."""
+
+    predicted: NDArray[np.int64]
+    realised: NDArray[np.int64]
+
+
+class _Times:
+    """What one cycle took, and what it moved.
+
+    Parameters
+    ----------
+    closed : float
+        When the account of the cycle before was closed. What was learned from that cycle was
+        learned after it, so it counts for this one.
+    cache : ExpertCache
+    """
+
+    def __init__(self, closed: float, cache: ExpertCache) -> None:
+        self._begin = perf_counter()
+        self._late = self._begin - closed
+        self._cache = cache
+        self._before = cache.counters()
+
+    def chosen(self) -> None:
+        """Note that drafting and choosing are over."""
+        self._chosen = perf_counter()
+
+    def verified(self) -> None:
+        """Note that the pass is over."""
+        self._verified = perf_counter()
+        self.waited = (self._cache.counters() - self._before).wait_seconds
+        self.compute = max(self._verified - self._chosen - self.waited, 0.0)
+
+    def close(self, draft_seconds: float) -> float:
+        """End the account, and return when."""
+        end = perf_counter()
+        self.draft = draft_seconds
+        self.search = max(self._chosen - self._begin - draft_seconds, 0.0)
+        self.other = max(end - self._verified, 0.0) + self._late
+        self.seconds = end - self._begin + self._late
+        self.moved = self._cache.counters() - self._before
+        return end
 
 
 def _record(
-    *,
-    position: int,
-    view: CycleView,
-    choice: Choice,
-    taken: Accepted,
-    moved: CacheCounters,
-    **seconds: float,
+    position: int, view: DraftView, choice: Choice, taken: Accepted, times: _Times
 ) -> CycleRecord:
+    moved = times.moved
     return CycleRecord(
         position=position,
         levels=view.levels,
@@ -358,5 +391,9 @@ def _record(
         evictions=moved.evictions,
         bypassed=moved.bypassed,
         waves=moved.waves,
-        **seconds,
+        draft_seconds=times.draft,
+        search_seconds=times.search,
+        transfer_seconds=times.waited,
+        verify_seconds=times.compute,
+        other_seconds=times.other,
     )

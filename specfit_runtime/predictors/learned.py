@@ -122,6 +122,7 @@ class Learned(RoutingPredictor):
         device = self._network.scores.weight.device
         states, size = nodes.states, self._network.shape.state_size
         if states is not None and size:
+            states = torch.cat([torch.as_tensor(part) for part in states])
             if tuple(states.shape) != (len(nodes.tokens), size):
                 raise InvalidInputError(
                     f"the drafter's states have shape {tuple(states.shape)} for "

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from specfit_opt.replay.pool import Pool
 
 from specfit_opt import CostModel, ExpertRouting, evaluate, solve
+from specfit_opt.expert_union import expert_union
 from specfit_opt.files import Trace
 from specfit_opt.profiles import HardwareProfile
 from specfit_opt.replay.caches import get_cache
-from specfit_opt.replay.pool import Pool
-
-from ..expert_union import expert_union
 
 
 @dataclass(frozen=True)
@@ -48,56 +47,51 @@ class DecisionQuality:
 
 def decision_quality(
     trace: Trace,
-    predicted: NDArray[np.integer],
-    machine: HardwareProfile,
-    cost: CostModel,
-    slots: int,
+    predictor: RoutingPredictor,
+    machine: SimulatedMachine,
+    profile: str,
     warmup: int,
 ) -> DecisionQuality:
-    """Walk a trace with the choices that the prediction leads to.
+    """Replay a trace with the choices that the prediction leads to.
 
-    Per position the exact optimum for the predicted routing is chosen from the whole pool, all of
-    its levels drafted. The cache (LRU, empty at the start of a prompt) runs what the choice truly
-    uses, and the walk goes on behind the tokens that it emits; see `specfit_opt.replay`.
+    Per position the exact optimum for the predicted routing is chosen from the whole tree, all of
+    its levels drafted, and held against the optimum for the true routing; see
+    :func:`specfit_opt.replay.replay`.
 
     Parameters
     ----------
     trace : Trace
-    predicted : ndarray of int, shape (N, L, k)
-    machine : HardwareProfile
-    cost : CostModel
-        Of a pass without drafting, on that machine.
-    slots : int
+    predictor : RoutingPredictor
+        Copied; what it has learned before, it knows.
+    machine : SimulatedMachine
+    profile : str
+        The machine's name.
     warmup : int
-        Positions at the start of each prompt that are decoded plainly and not counted.
+        Positions at the start of each text that are decoded plainly and not counted.
     """
     shares: list[float] = []
     expected = occurred = 0
+
+    def compare(view: RecordedView, outcome: Outcome) -> None:
+        nonlocal expected, occurred
+        tree = DraftTree(view.parent, view.path_prob)
+        cost = machine.cost_model
+        cost = cost.with_fixed_time(cost.fixed_time + view.draft_time)
+        true = ExpertRouting(view.true_experts, trace.n_experts, view.resident)
+        got = evaluate(tree, true, cost, outcome.choice.nodes)
+        shares.append(got.throughput / solve(tree, true, cost).throughput)
+        wanted = expert_union(view.experts()[outcome.choice.nodes], trace.n_experts)
+        expected += int(np.count_nonzero(wanted & ~view.resident))
+        occurred += int(outcome.misses.sum())
+
+    whole = int(np.diff(trace.cycle_start).max())
+    policy = make_policy("pool-exact", levels=max(trace.max_depth, 1), top_k=whole, width=whole)
+    decode = RecordedDecode(trace, policy, machine, deepcopy(predictor), warmup=warmup)
     for first, end in trace.prompts:
-        cache = get_cache("lru").make(trace.n_layers, trace.n_experts, slots)
-        at = first
-        while at < end:
-            cycle = trace.cycle(at)
-            pool = Pool.of(cycle)
-            if at - first < warmup:
-                cache.use(pool.used(pool.tree.parent < 0))
-                at += 1
-                continue
-            resident = cache.resident
-            here = cost.with_fixed_time(cost.fixed_time + machine.draft_time * pool.n_levels)
-            guess = predicted[slice(*trace.cycle_start[at : at + 2].tolist())]
-            true = cycle.routing.with_resident(resident)
-            chosen = solve(pool.tree, ExpertRouting(guess, trace.n_experts, resident), here)
-            got = evaluate(pool.tree, true, here, chosen.nodes)
-            best = solve(pool.tree, true, here)
-            shares.append(got.throughput / best.throughput)
-            wanted = expert_union(guess[chosen.mask], trace.n_experts)
-            expected += int(np.count_nonzero(wanted & ~resident))
-            occurred += int(np.count_nonzero(cache.use(pool.used(chosen.mask))))
-            at += pool.emitted(chosen.mask)
+        decode.text(first, end, watch=compare)
     return DecisionQuality(
-        profile=machine.name,
-        slots=slots,
+        profile=profile,
+        slots=machine.slots,
         cycles=len(shares),
         share=float(np.exp(np.mean(np.log(shares)))) if shares else float("nan"),
         worst_decile=float(np.quantile(shares, 0.1)) if shares else float("nan"),

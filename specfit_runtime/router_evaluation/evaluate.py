@@ -12,7 +12,7 @@ from specfit_opt.files import Trace
 from specfit_opt.instance import check_sizes
 from specfit_opt.profiles import HardwareProfile, load_profile
 from specfit_opt.profiles.profile import checked_expert_bytes
-from specfit_opt.replay import DEFAULT_CACHE, WARMUP, slots_of
+from specfit_opt.replay import DEFAULT_CACHE, WARMUP, SimulatedMachine, slots_of
 from specfit_opt.schema import Whole, shown
 
 from ..errors import InvalidInputError
@@ -86,26 +86,34 @@ def evaluate_router(
     if warmup != int(warmup) or warmup < 0:
         raise InvalidInputError(f"warmup must be a number of positions >= 0, got {shown(warmup)}")
     most = int(np.diff(trace.cycle_start).max())
-    cells = []
-    for machine in machines:
-        if machine.experts_resident:
+    cells: list[tuple[str, SimulatedMachine]] = []
+    for hardware in machines:
+        if hardware.experts_resident:
             raise InvalidInputError(
-                f"profile {machine.name} keeps all experts resident, so no cache is replayed; name "
+                f"profile {hardware.name} keeps all experts resident, so no cache is replayed; name "
                 "one with a link"
             )
         repeat = (
-            machine.layer_repeat
+            hardware.layer_repeat
             if layer_repeat is None
             else Whole(1)(layer_repeat, "layer_repeat")
         )
         size = expert_bytes
         if size is None:
-            size = machine.expert_bytes if trace.expert_bytes is None else trace.expert_bytes
+            size = hardware.expert_bytes if trace.expert_bytes is None else trace.expert_bytes
         layer_bytes = checked_expert_bytes(size, trace.n_layers, trace.n_experts)
-        cost = machine.cost_model(trace.n_layers, trace.n_experts, layer_bytes, layer_repeat=repeat)
+        cost = hardware.cost_model(trace.n_layers, trace.n_experts, layer_bytes, layer_repeat=repeat)
         check_sizes(cost, 1, most)
+        time = np.broadcast_to(cost.expert_time, trace.n_layers)
+        cost = CostModel(cost.fixed_time, cost.node_time, time)
         cells += [
-            (machine, cost, slots_of(size, trace.n_experts, layer_bytes, repeat)) for size in cache
+            (
+                hardware.name,
+                SimulatedMachine(
+                    cost, hardware.draft_time, slots_of(size, trace.n_experts, layer_bytes, repeat)
+                ),
+            )
+            for size in cache
         ]
     total = trace.n_cycles * (1 + len(cells))
 
@@ -113,13 +121,13 @@ def evaluate_router(
         if progress is not None:
             progress(done, total)
 
-    predicted = predict_trace(trace, made, progress=advance)
     decisions: list[DecisionQuality] = []
-    for machine, cost, slots in cells:
-        decisions.append(
-            decision_quality(trace, predicted.experts, machine, cost, slots, int(warmup))
-        )
-        advance(trace.n_cycles * (1 + len(decisions)), total)
+    for profile, machine in cells:
+        decisions.append(decision_quality(trace, made, machine, profile, int(warmup)))
+        advance(trace.n_cycles * len(decisions), total)
+    before = len(decisions) * trace.n_cycles
+    # The decisions were made by copies: only here the predictor learns.
+    predicted = predict_trace(trace, made, progress=lambda done, of: advance(before + done, of))
     recall = node_recall(predicted.experts, trace.experts)
     levels, right = trace.max_depth, trace.accepted
     return RouterEvaluation(

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from specfit_opt.expert_union import expert_union
 from specfit_opt.files import Trace
-
-from ..expert_union import expert_union
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from specfit_opt.errors import InvalidInputError
 from specfit_opt.files import Trace
 from specfit_opt.methods import METHODS
 from specfit_opt.replay import FIXED_POLICIES, POLICIES, default_policies, make_policy, replay
-from specfit_opt.replay.policies import Choice, PassState, SpecfitPolicy, make_policies
+from specfit_opt.policies import Choice, PassState, SpecfitPolicy, make_policies
 from specfit_opt.replay.pool import Pool
 from specfit_opt.search import TreeSearch
 

@@ -10,7 +10,7 @@ import pytest
 from benchmark_scripts import benchmark_script
 
 from specfit_opt.data import example_trace
-from specfit_runtime.acceptance import AcceptanceCalibrator
+from specfit_opt.control.acceptance import AcceptanceCalibrator
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tiny_models import MODEL_TYPES, tiny_checkpoint, tiny_config, tiny_model, t
 
 from specfit_runtime import SpecFit, load_offloaded, offload_of
 from specfit_runtime.drafters import DRAFTERS
-from specfit_runtime.policies import POLICIES
+from specfit_opt.policies import POLICIES
 from specfit_runtime.stores import STORES
 
 NEW_TOKENS = 64

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import chisquare
 
 from specfit_runtime import SpecFit
-from specfit_runtime.policies import make_policy
+from specfit_opt.policies import make_policy
 
 #: Level of each test. Draws are seeded, so a pass is a pass for good; a wrong rule of acceptance
 #: moves probabilities by tens of percent and is found at far smaller levels.

@@ -12,7 +12,7 @@ from stock_models import load_stock
 from transformers import AutoTokenizer
 
 from specfit_runtime import SpecFit, demo_drafter, demo_model, load_offloaded, offload_of
-from specfit_runtime.policies import POLICIES
+from specfit_opt.policies import POLICIES
 
 ROOT = Path(__file__).resolve().parents[3]
 PROMPTS = [

@@ -1,0 +1,491 @@
+"""From a drafter's probabilities to the target's acceptance, learned while decoding."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DrafterError, InvalidInputError
+
+__all__ = ["AcceptanceCalibrator", "CalibrationState", "DepthState", "ReliabilityBin"]
+
+#: Drafter probabilities and what siblings leave over are kept this far from 0.
+_LEAST = 1e-6
+#: Siblings may add up to this much above 1 by rounding.
+_TOLERANCE = 1e-3
+#: Logarithm that stands for a child that is not there: its weight is exactly 0.
+_ABSENT = -1e9
+_N_BINS = 10
+
+#: (a, b) before anything was observed. EAGLE's probabilities are reported to be close to acceptance
+#: (EAGLE-2, arXiv 2406.16858), which is b = 0; the drafters recorded here promise about half of it,
+#: which is b = 1 and more (docs, reliability diagram).
+COLD_START = (1.0, 0.5)
+#: How far, as standard deviations of (a, b), all depths together may lie from the cold start.
+_POOLED_SD = (0.5, 1.0)
+#: How far one depth may lie from all depths together.
+_DEPTH_SD = (0.2, 0.5)
+#: Acceptance of an expanded node's children before anything was observed, and the number of trials
+#: that this is worth; then the trials that the figure of all depths is worth at one depth.
+_ACCEPTANCE, _POOLED_TRIALS, _DEPTH_TRIALS = 0.5, 4.0, 8.0
+_SLOPES = (0.05, 4.0)
+_INTERCEPTS = (-8.0, 8.0)
+_RANGE = np.array([_SLOPES, _INTERCEPTS]).T
+#: Newton's method stops when twice what the log-posterior could still rise is below this.
+_ENOUGH = 1e-3
+
+
+@dataclass(frozen=True)
+class DepthState:
+    """What is known of the children at one depth.
+
+    Attributes
+    ----------
+    depth : int
+        Edges from the root to the children.
+    trials, hits : int
+        Accepted nodes with drafted children, and how many of them had the target's token among
+        these, over the window.
+    acceptance : float
+        Smoothed probability of the latter.
+    a, b : float
+        Parameters in use at this depth.
+    """
+
+    depth: int
+    trials: int
+    hits: int
+    acceptance: float
+    a: float
+    b: float
+
+
+@dataclass(frozen=True)
+class ReliabilityBin:
+    """Children whose calibrated probability, given their parent, lay in one interval.
+
+    Attributes
+    ----------
+    low, high : float
+    trials : int
+        Children of accepted nodes, since the beginning.
+    predicted, realised : float or None
+        Mean of the predictions, made before the outcome was known, and share that was accepted.
+        None without trials.
+    """
+
+    low: float
+    high: float
+    trials: int
+    predicted: float | None
+    realised: float | None
+
+
+@dataclass(frozen=True)
+class CalibrationState:
+    """A calibrator's parameters and its record so far.
+
+    Attributes
+    ----------
+    a, b : float
+        Parameters of all depths together.
+    depths : tuple of DepthState
+        From depth 1 on.
+    bins : tuple of ReliabilityBin
+    """
+
+    a: float
+    b: float
+    depths: tuple[DepthState, ...]
+    bins: tuple[ReliabilityBin, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the state as plain Python values, ready for JSON.
+
+        Returns
+        -------
+        dict
+        """
+        return dataclasses.asdict(self)
+
+
+class AcceptanceCalibrator:
+    """Estimates how likely the target accepts drafted children, and learns from what it did.
+
+    Among the children of an accepted node, with the drafter's probabilities ``q_1 .. q_c`` and
+    ``r = 1 - q_1 - .. - q_c`` left for all other tokens, child i is accepted with probability ::
+
+        p_i = q_i^a / (q_1^a + .. + q_c^a + exp(-b) r^a)
+
+    which for a single child is ``sigmoid(a logit(q) + b)``. The p_i never add up to more than 1;
+    ``a = 1, b = 0`` trusts the drafter. Each depth has its own (a, b): the most probable ones given
+    the last ``window`` outcomes at that depth, and, where these are few, close to those of all
+    depths together.
+
+    Parameters
+    ----------
+    cold_start : tuple of float
+        (a, b) before anything was observed. The default takes the drafter for a little too modest.
+    window : int
+        Accepted nodes remembered per depth; twice as many for all depths together.
+
+    Raises
+    ------
+    InvalidInputError
+        If an argument is out of range.
+
+    Notes
+    -----
+    A trial is an accepted node whose children were drafted. What the target put after it is known
+    whether or not the children were verified, so every drafted child of an accepted node counts,
+    and what a policy chooses to verify cannot bias the estimate.
+
+    The likelihood is that of a multinomial logit with an outside option (McFadden 1974), concave in
+    (a, b); the priors are normal, ``COLD_START`` with deviations (0.5, 1) for all depths together,
+    and these with deviations (0.2, 0.5) for one depth. Newton's method, warm-started, refits each
+    time an eighth of the trials remembered are new (at least 8), O(window x children) for all
+    depths together and for each depth with new trials. Between refits :meth:`observe` takes
+    O(tree), and :meth:`path_prob` O(level).
+
+    Probabilities of 0 and 1 are taken for 1e-6 and for leaving 1e-6.
+
+    References
+    ----------
+    D. McFadden. Conditional logit analysis of qualitative choice behavior. In *Frontiers in
+    Econometrics*, 1974.
+
+    Examples
+    --------
+    >>> calibrator = AcceptanceCalibrator()
+    >>> calibrator.path_prob([0, 0], [0.6, 0.2], [1.0], depth=1).round(3).tolist()
+    [0.651, 0.217]
+    >>> tree = dict(parent=[-1, 0, 0], token=[7, 8, 9], prob=[1.0, 0.6, 0.2])
+    >>> for _ in range(40):  # the target always wants token 8
+    ...     calibrator.observe(**tree, accepted=[0, 1], committed=[8, 3])
+    >>> calibrator.path_prob([0, 0], [0.6, 0.2], [1.0], depth=1).round(2).tolist()
+    [0.91, 0.07]
+    """
+
+    def __init__(
+        self, *, cold_start: tuple[float, float] = COLD_START, window: int = 256
+    ) -> None:
+        a, b = (float(value) for value in cold_start)
+        if not (_SLOPES[0] <= a <= _SLOPES[1] and _INTERCEPTS[0] <= b <= _INTERCEPTS[1]):
+            raise InvalidInputError(
+                f"cold_start (a, b) = ({a}, {b}) is out of range; a must be in {list(_SLOPES)}, "
+                f"b in {list(_INTERCEPTS)}"
+            )
+        if not isinstance(window, (int, np.integer)) or window < 1:
+            raise InvalidInputError(f"window must be a positive integer, got {window!r}")
+        self._cold = np.array([a, b])
+        self._window = int(window)
+        self.forget()
+
+    def forget(self) -> None:
+        """Return to the cold start."""
+        self._pooled = self._cold
+        self._params: list[NDArray[np.float64]] = []
+        self._all = _Groups(2 * self._window)
+        self._groups: list[_Groups] = []
+        self._acceptance: tuple[float, ...] | None = None
+        self._bin_trials = np.zeros(_N_BINS, dtype=np.int64)
+        self._bin_predicted = np.zeros(_N_BINS)
+        self._bin_hits = np.zeros(_N_BINS, dtype=np.int64)
+
+    @property
+    def acceptance(self) -> tuple[float, ...]:
+        """Probability that some child of an accepted, expanded node is accepted.
+
+        Indexed by the child's depth; entry 0 is not used and the last one serves deeper children.
+        """
+        if self._acceptance is None:
+            pooled = _smoothed(self._all.hits, self._all.size, _ACCEPTANCE, _POOLED_TRIALS)
+            self._acceptance = (
+                pooled,
+                *(_smoothed(g.hits, g.size, pooled, _DEPTH_TRIALS) for g in self._groups),
+                pooled,
+            )
+        return self._acceptance
+
+    def parameters(self, depth: int) -> tuple[float, float]:
+        """Return (a, b) of the children at ``depth``.
+
+        Parameters
+        ----------
+        depth : int
+            At least 1.
+        """
+        a, b = self._of_depth(depth)
+        return float(a), float(b)
+
+    def path_prob(
+        self,
+        parent: Sequence[int] | NDArray[np.integer],
+        prob: Sequence[float] | NDArray[np.floating],
+        above: Sequence[float] | NDArray[np.floating],
+        depth: int,
+    ) -> NDArray[np.float64]:
+        """Return the calibrated path probabilities of a new level.
+
+        Parameters
+        ----------
+        parent : sequence of int, shape (m,)
+            Tree ids of the new nodes' parents. All children of a parent come in one level.
+        prob : sequence of float, shape (m,)
+            The drafter's probability of each new node given its parent.
+        above : sequence of float, shape (n,)
+            Calibrated path probabilities of the tree so far.
+        depth : int
+            Depth of the new nodes, at least 1.
+
+        Returns
+        -------
+        ndarray of float64, shape (m,)
+            Siblings add up to at most their parent's.
+
+        Raises
+        ------
+        DrafterError
+            If a probability is NaN or outside [0, 1], or siblings add up to more than 1.
+        """
+        parents = np.asarray(parent, dtype=np.int64)
+        q = _checked_prob(parents, np.asarray(prob, dtype=np.float64), f"level {depth}")
+        conditional = self._conditional(parents, q, depth)
+        path: NDArray[np.float64] = np.asarray(above, dtype=np.float64)[parents] * conditional
+        return path
+
+    def observe(
+        self,
+        parent: Sequence[int] | NDArray[np.integer],
+        token: Sequence[int] | NDArray[np.integer],
+        prob: Sequence[float] | NDArray[np.floating],
+        accepted: Sequence[int] | NDArray[np.integer],
+        committed: Sequence[int] | NDArray[np.integer],
+    ) -> None:
+        """Learn from one cycle.
+
+        Parameters
+        ----------
+        parent, token : sequence of int, shape (n,)
+            The whole drafted tree, the root included (parent -1).
+        prob : sequence of float, shape (n,)
+            The drafter's probability of each node given its parent; the root's is not used.
+        accepted : sequence of int
+            Node ids along the accepted path, the root first.
+        committed : sequence of int
+            The target's token after each accepted node. Where it is shorter than ``accepted``, as
+            when the text ended, the nodes beyond it teach nothing.
+
+        Raises
+        ------
+        DrafterError
+            As for :meth:`path_prob`.
+        InvalidInputError
+            If ``accepted`` is no path of the tree that begins at its root.
+        """
+        parents = np.asarray(parent, dtype=np.int64)
+        tokens = np.asarray(token, dtype=np.int64)
+        probs = np.asarray(prob, dtype=np.float64)
+        before = -1
+        for depth, (node, next_token) in enumerate(zip(accepted, committed, strict=False), 1):
+            if not 0 <= node < len(parents) or parents[node] != before:
+                raise InvalidInputError(
+                    f"accepted holds node {node}, which does not follow node {before}; give the "
+                    "path from the root"
+                )
+            before = int(node)
+            children = np.flatnonzero(parents == node)
+            if not children.size:
+                continue
+            q = _checked_prob(parents[children], probs[children], f"the children of node {node}")
+            hit = tokens[children] == int(next_token)
+            self._score(self._conditional(np.zeros(len(q), dtype=np.int64), q, depth), hit)
+            while len(self._groups) < depth:
+                self._groups.append(_Groups(self._window))
+                self._params.append(self._pooled)
+            choice = int(hit.argmax()) if hit.any() else -1
+            self._all.add(q, choice)
+            self._groups[depth - 1].add(q, choice)
+            self._acceptance = None
+        if self._all.new >= max(8, self._all.size // 8):
+            self._refit()
+
+    def state(self) -> CalibrationState:
+        """Return the parameters, and predicted against realised acceptance so far."""
+        acceptance = self.acceptance
+        depths = tuple(
+            DepthState(
+                depth=d,
+                trials=g.size,
+                hits=g.hits,
+                acceptance=acceptance[d],
+                a=float(self._params[d - 1][0]),
+                b=float(self._params[d - 1][1]),
+            )
+            for d, g in enumerate(self._groups, 1)
+        )
+        bins = tuple(
+            ReliabilityBin(
+                low=i / _N_BINS,
+                high=(i + 1) / _N_BINS,
+                trials=int(n),
+                predicted=float(self._bin_predicted[i]) / n if n else None,
+                realised=int(self._bin_hits[i]) / n if n else None,
+            )
+            for i, n in enumerate(self._bin_trials.tolist())
+        )
+        return CalibrationState(float(self._pooled[0]), float(self._pooled[1]), depths, bins)
+
+    def _of_depth(self, depth: int) -> NDArray[np.float64]:
+        if depth < 1:
+            raise InvalidInputError(f"children are at depth 1 or more, got {depth}")
+        return self._params[depth - 1] if depth <= len(self._params) else self._pooled
+
+    def _conditional(
+        self, parent: NDArray[np.int64], q: NDArray[np.float64], depth: int
+    ) -> NDArray[np.float64]:
+        a, b = self._of_depth(depth)
+        weight = np.maximum(q, _LEAST) ** a
+        rest = np.maximum(1.0 - np.bincount(parent, q), _LEAST) ** a * np.exp(-b)
+        p: NDArray[np.float64] = weight / (np.bincount(parent, weight) + rest)[parent]
+        return p
+
+    def _score(self, predicted: NDArray[np.float64], hit: NDArray[np.bool_]) -> None:
+        where = np.minimum((predicted * _N_BINS).astype(np.int64), _N_BINS - 1)
+        self._bin_trials += np.bincount(where, minlength=_N_BINS)
+        self._bin_predicted += np.bincount(where, predicted, minlength=_N_BINS)
+        self._bin_hits += np.bincount(where[hit], minlength=_N_BINS)
+
+    def _refit(self) -> None:
+        self._pooled = _fit(self._all, self._pooled, self._cold, _POOLED_SD)
+        for i, group in enumerate(self._groups):
+            if group.new:
+                self._params[i] = _fit(group, self._params[i], self._pooled, _DEPTH_SD)
+
+
+class _Groups:
+    """The last outcomes: an accepted node's children and which of them the target took.
+
+    Attributes
+    ----------
+    size : int
+        Outcomes remembered.
+    new : int
+        Outcomes since the last fit.
+    """
+
+    def __init__(self, window: int) -> None:
+        self.size = self.new = 0
+        self._at = 0
+        self._log_q = np.full((window, 1), _ABSENT)
+        self._log_rest = np.zeros(window)
+        self._choice = np.full(window, -1, dtype=np.int64)
+
+    @property
+    def hits(self) -> int:
+        """Outcomes where one of the children was accepted."""
+        return int(np.count_nonzero(self._choice[: self.size] >= 0))
+
+    def add(self, q: NDArray[np.float64], choice: int) -> None:
+        """Remember children and the accepted one (-1: none); the oldest outcome may go."""
+        rows, columns = self._log_q.shape
+        if len(q) > columns:
+            more = np.full((rows, len(q) - columns), _ABSENT)
+            self._log_q = np.concatenate([self._log_q, more], axis=1)
+        self._log_q[self._at] = _ABSENT
+        self._log_q[self._at, : len(q)] = np.log(np.maximum(q, _LEAST))
+        self._log_rest[self._at] = np.log(max(1.0 - float(q.sum()), _LEAST))
+        self._choice[self._at] = choice
+        self._at = (self._at + 1) % rows
+        self.size = min(self.size + 1, rows)
+        self.new += 1
+
+    def log_likelihood(
+        self, a: float, b: float
+    ) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
+        """Return the log-likelihood of (a, b), its gradient and minus its Hessian."""
+        x = np.column_stack([self._log_rest, self._log_q])[: self.size]
+        z = a * x
+        z[:, 1:] += b
+        z -= z.max(axis=1, keepdims=True)
+        p = np.exp(z)
+        total = p.sum(axis=1, keepdims=True)
+        p /= total
+        rows = np.arange(self.size)
+        chosen = self._choice[: self.size] + 1
+        value = float((z[rows, chosen] - np.log(total[:, 0])).sum())
+        mean = (p * x).sum(axis=1)
+        some = 1.0 - p[:, 0]  # probability of any child; (x, any) are the two features
+        gradient = np.array([(x[rows, chosen] - mean).sum(), ((chosen > 0) - some).sum()])
+        cross = ((p[:, 1:] * x[:, 1:]).sum(axis=1) - mean * some).sum()
+        spread = ((p * x * x).sum(axis=1) - mean * mean).sum()
+        information = np.array([[spread, cross], [cross, (some * p[:, 0]).sum()]])
+        return value, gradient, information
+
+
+def _fit(
+    group: _Groups,
+    start: NDArray[np.float64],
+    prior: NDArray[np.float64],
+    deviation: tuple[float, float],
+) -> NDArray[np.float64]:
+    """Return the most probable (a, b) by Newton's method with step halving."""
+    group.new = 0
+    precision = 1.0 / np.square(deviation)
+
+    def posterior(
+        at: NDArray[np.float64],
+    ) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
+        value, gradient, information = group.log_likelihood(float(at[0]), float(at[1]))
+        off = at - prior
+        value -= 0.5 * float(precision @ (off * off))
+        return value, gradient - precision * off, information + np.diag(precision)
+
+    at = start
+    value, gradient, information = posterior(at)
+    for _ in range(20):
+        step = np.linalg.solve(information, gradient)
+        if float(gradient @ step) < _ENOUGH:
+            break
+        for _ in range(10):
+            trial = np.clip(at + step, *_RANGE)
+            found = posterior(trial)
+            if found[0] > value:
+                break
+            step = step / 2.0
+        else:
+            break
+        at, (value, gradient, information) = trial, found
+    return at
+
+
+def _smoothed(hits: int, trials: int, mean: float, weight: float) -> float:
+    return (hits + weight * mean) / (trials + weight)
+
+
+def _checked_prob(
+    parent: NDArray[np.int64], prob: NDArray[np.float64], where: str
+) -> NDArray[np.float64]:
+    if prob.shape != parent.shape or prob.ndim != 1:
+        raise DrafterError(
+            f"{where}: {len(parent)} parents but probabilities of shape {prob.shape}; a drafter "
+            "gives one probability per node"
+        )
+    if not ((prob >= 0.0) & (prob <= 1.0 + _TOLERANCE)).all():
+        bad = int(np.flatnonzero(~((prob >= 0.0) & (prob <= 1.0 + _TOLERANCE)))[0])
+        raise DrafterError(
+            f"{where}: the drafter's probability of candidate {bad} is {prob[bad]}; it must be in "
+            "[0, 1]"
+        )
+    total = np.bincount(parent, prob) if len(parent) else np.zeros(1)
+    if total.max() > 1.0 + _TOLERANCE:
+        raise DrafterError(
+            f"{where}: the drafter's probabilities of the children of node {int(total.argmax())} "
+            f"add up to {total.max():.6g}; siblings are different tokens, so they share 1"
+        )
+    return prob

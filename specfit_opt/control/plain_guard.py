@@ -1,0 +1,126 @@
+"""Holds speculation to what plain decoding would have taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cost import CostModel
+from ..solution import node_time_at
+from .plain_cache import PlainCache
+from .plain_time import PlainTime
+from .speculation_budget import SpeculationBudget
+
+if TYPE_CHECKING:
+    from ..policies import DraftView, Outcome
+
+#: Cycles after which what was seen of the wait for an expert has lost 63 % of its weight.
+_MEMORY = 64.0
+#: A cycle counts as at most this many plain passes slower than it should be: the rest is a hiccup.
+_HICCUP = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class Stock:
+    """What was loaded in vain and may still be repaid.
+
+    Attributes
+    ----------
+    unpaid : ndarray of bool, shape (L, E)
+        Experts that were loaded in vain and may yet be used.
+    repaid : ndarray of float64, shape (L,)
+        Share of a load that each of them is expected to save.
+    """
+
+    unpaid: NDArray[np.bool_]
+    repaid: NDArray[np.float64]
+
+
+class PlainGuard:
+    """Runs plain decoding in the mind beside the real thing, and lets speculation lose little.
+
+    The tokens of a text are the same whatever is verified, and the pass that verifies them shows
+    their experts. So it is known what plain decoding would have loaded for them from the cache that
+    it would have had by now (`PlainCache`), and from the plain passes in between, what that would
+    have taken (`PlainTime`). The account (`SpeculationBudget`) so includes what a single cycle does
+    not show: that experts loaded in vain push out useful ones, and that others serve later tokens.
+    What they are expected to save is entered when they are loaded, and taken out again when the
+    saving itself shows or they are evicted.
+    """
+
+    def __init__(self) -> None:
+        self.budget = SpeculationBudget()
+        self._time = PlainTime()
+        self._waited = self._loads = 0.0
+        self._cache: PlainCache | None = None
+        self._begin()
+
+    def start(self) -> None:
+        """Begin another text: from here on both decode from the same cache."""
+        self.budget.start()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._begun = False
+        self._pass_seconds = 0.0
+        self._load_seconds = 0.0
+        self._stock = 0.0
+
+    @property
+    def allows(self) -> bool:
+        """Whether the next cycle may draft."""
+        return self.budget.allows
+
+    def look(self, view: DraftView) -> None:
+        """See the cache and the prices before a cycle."""
+        if self._cache is None:
+            n_experts = view.resident.shape[1]
+            self._cache = PlainCache(view.cache_policy, view.slots, n_experts)
+        if not self._begun:
+            self._cache.take_over(view.resident)
+            self._begun = True
+        cost = view.cost_model
+        self._pass_seconds = cost.fixed_time + node_time_at(cost, 1)
+        self._load_seconds = mean_expert_time(cost)
+
+    def learn(
+        self,
+        outcome: Outcome,
+        stock: Stock | None = None,
+    ) -> None:
+        """Compare a cycle with plain decoding of the same tokens."""
+        if self._cache is None or not self._begun:
+            return
+        rows = np.searchsorted(outcome.choice.nodes, outcome.accepted)[: outcome.committed]
+        plain_misses = float(self._cache.run(outcome.experts[rows]).sum())
+        misses = float(outcome.misses.sum())
+        keep = 1.0 - 1.0 / _MEMORY
+        self._waited = keep * self._waited + outcome.transfer_seconds
+        self._loads = keep * self._loads + misses
+        # The cost model's time of a load is what a predicted load costs; here they are real ones.
+        load = self._waited / self._loads if self._loads else self._load_seconds
+        prices = self._pass_seconds, load
+        if not outcome.levels:
+            self._time.learn(outcome.seconds, misses, *prices)
+        plain = self._time.seconds(len(rows), plain_misses, *prices)
+        if outcome.levels:
+            slow = plain + _HICCUP * self._time.seconds(1.0, misses, *prices)
+            gained = plain - min(outcome.seconds, slow)
+        else:
+            # A plain pass differs from plain decoding in what it finds in the cache alone.
+            gained = plain - self._time.seconds(1.0, misses, *prices)
+        if stock is not None:
+            # What plain decoding would have in its cache too is no advantage.
+            ahead = (stock.unpaid & ~self._cache.resident).sum(axis=1)
+            before, self._stock = self._stock, float(ahead @ stock.repaid)
+            gained += load * (self._stock - before)
+        self.budget.settle(plain, len(rows), gained, outcome.levels > 0)
+
+
+def mean_expert_time(cost: CostModel) -> float:
+    """Return the seconds that one expert takes to bring in, averaged over all."""
+    time: float | NDArray[np.float64] = cost.expert_time
+    return time if isinstance(time, float) else float(time.mean())

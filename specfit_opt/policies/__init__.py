@@ -1,0 +1,98 @@
+"""The policies: what a cycle drafts and verifies. One file each, and an entry here.
+
+They serve a live decode and a replay alike. One of your own is a subclass of :class:`Policy`, and
+``POLICIES.register(PolicyKind(...))`` gives it a name that everything takes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import InvalidInputError
+from ..registry import Registry
+from ..schema import shown
+from . import ar, chain, eagle, ecospec, evict, pool, ratio, specfit
+from .policy import Choice, Outcome, Policy, PolicyKind
+from .ratio import Ratio
+from .specfit import SpecFitPolicy
+from .view import CycleState, DraftLevel, DraftView, LevelSource
+
+#: Every kind of policy by its name; a word in capitals stands for what varies.
+POLICIES: Registry[PolicyKind] = Registry(
+    "policy",
+    (
+        module.KIND
+        for module in (ar, chain, eagle, evict, ecospec, pool, ratio, specfit)
+    ),
+    plural="policies",
+)
+
+#: The fixed policies that others are compared with.
+FIXED_POLICIES = (
+    "ar",
+    "chain-1",
+    "chain-2",
+    "chain-4",
+    "chain-6",
+    "eagle-8",
+    "eagle-32",
+    "eagle-60",
+)
+
+
+def make_policy(policy: str | Policy, **options: Any) -> Policy:
+    """Return the policy of that name.
+
+    Parameters
+    ----------
+    policy : str or Policy
+        ``"ar"``, ``"chain-K"`` (``"chain"`` is ``"chain-4"``), ``"eagle-N"`` (``"eagle"`` is
+        ``"eagle-60"``), ``"evict"``, ``"ecospec"``, ``"pool-"`` and a method's name, ``"ratio"``,
+        ``"specfit"``, or what was registered. A Policy is returned as it is.
+    **options
+        Of the policy; see its class.
+
+    Raises
+    ------
+    InvalidInputError
+        If the name is unknown (the message lists the names), or the policy takes no such option.
+
+    Examples
+    --------
+    >>> make_policy("chain").name, make_policy("specfit", levels=4).shape.levels
+    ('chain-4', 4)
+    """
+    if isinstance(policy, Policy):
+        if options:
+            raise InvalidInputError(
+                f"options ({', '.join(options)}) go with a policy's name, not with an object"
+            )
+        return policy
+    if not isinstance(policy, str):
+        raise InvalidInputError(f"a policy is a name or a Policy, got {shown(policy)}")
+    for kind in POLICIES.values():
+        found = kind.match(policy)
+        if found is None:
+            continue
+        try:
+            return kind.make(*found, **options)
+        except TypeError as error:
+            raise InvalidInputError(f"policy {shown(policy)}: {error}") from None
+    raise InvalidInputError(POLICIES.unknown(policy))
+
+
+__all__ = [
+    "FIXED_POLICIES",
+    "POLICIES",
+    "Choice",
+    "CycleState",
+    "DraftLevel",
+    "DraftView",
+    "LevelSource",
+    "Outcome",
+    "Policy",
+    "PolicyKind",
+    "Ratio",
+    "SpecFitPolicy",
+    "make_policy",
+]

@@ -1,0 +1,227 @@
+"""The project's own rule: charge what the text does not need anyway, and never lose for long."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..control.load_repayment import LoadRepayment
+from ..control.plain_guard import PlainGuard, Stock
+from ..control.waste_bias import WasteBias
+from ..control.waste_prices import WastePrices
+from ..cost import CostModel
+from ..solution import node_time_at
+from .drafting import DraftShape, for_sizes
+from .level_search import LevelSearch
+from .policy import Choice, Outcome, Policy, PolicyKind
+from .view import DraftView
+
+
+class SpecFitPolicy(Policy):
+    """Choose exactly after every level, and draft as long as the next one is expected to pay.
+
+    Parameters
+    ----------
+    levels, top_k, width : int
+        Most levels to draft, children of each expanded node, and nodes expanded per level.
+    guard : bool
+        Hold speculation to what plain decoding would have taken, see Notes.
+
+    Attributes
+    ----------
+    repayment : LoadRepayment or None
+        What it has learned of loads for rejected nodes; None before the first cycle.
+    bias : WasteBias
+        What rejected nodes were seen to load beyond the prediction.
+    guard : PlainGuard or None
+
+    Raises
+    ------
+    InvalidInputError
+        If a number is not a positive integer.
+
+    Notes
+    -----
+    **Objective.** The ratio of the pass (policy ``ratio``) charges it for every expert that it
+    loads. But plain decoding has to load the experts of the text's tokens too. Here an expert is
+    charged only with the probability that no committed token uses it (`WastePrices`), and a
+    rejected node with what such nodes were seen to load beyond the prediction (`WasteBias`); the
+    ratio of tokens to seconds so counted is maximised exactly. A load for a rejected node is repaid
+    if the text comes to use the expert before it is evicted, less what is evicted for it; how often
+    that is so is learned per layer (`LoadRepayment`), and the rest is charged. The charge per
+    rejected node enters as one per node: ``P / (T + beta (n - P))`` and ``P / (T + beta n)`` have
+    the same maximiser, because the reciprocals differ by beta.
+
+    **Stopping.** Before each level it is asked whether one more is expected to win at the
+    acceptance seen so far (:meth:`specfit_opt.TreeSearch.advise`).
+
+    **Drafting nothing.** Before the first level nothing is known of a position but its root, so
+    there the expected rule takes the child to cause no loads, and what speculation brought so far
+    decides: a guard runs plain decoding of the same tokens beside the real thing, on the routing
+    that verification shows and a cache of its own (`PlainGuard`). Speculation may lose a pass and a
+    half of plain decoding while it learns, and goes on while its mean gain is not below zero beyond
+    doubt; once it has lost, nothing is drafted for a while, and for ever longer after tries that
+    fail (`SpeculationBudget`).
+    """
+
+    name = "specfit"
+
+    def __init__(
+        self, *, levels: int = 6, top_k: int = 4, width: int = 4, guard: bool = True
+    ) -> None:
+        self.shape = DraftShape(levels, top_k, width)
+        self.guard = PlainGuard() if guard else None
+        self.bias = WasteBias()
+        self.repayment: LoadRepayment | None = None
+        self._share: NDArray[np.float64] = np.ones(0)
+        self._search: _PricedSearch | None = None
+
+    def fresh(self) -> Policy:
+        """Return the policy without what it has learned."""
+        shape = self.shape
+        return type(self)(
+            levels=shape.levels,
+            top_k=shape.top_k,
+            width=shape.width,
+            guard=self.guard is not None,
+        )
+
+    def start(self) -> None:
+        """Begin another text."""
+        if self.guard is not None:
+            self.guard.start()
+        if self.repayment is not None:
+            self.repayment.start()
+
+    def choose(self, view: DraftView) -> Choice:
+        """Return the best subtree of the levels that were drafted."""
+        self._search = None
+        if self.repayment is None:
+            self.repayment = LoadRepayment(*view.resident.shape)
+        self.repayment.look(view.resident)
+        self._share = self.repayment.share(view.slots)
+        plain = Choice(np.zeros(1, dtype=np.int64), expected_tokens=1.0)
+        if self.guard is not None:
+            self.guard.look(view)
+            if not self.guard.allows:
+                return plain
+        # One table of node times, long enough for all levels.
+        cost = for_sizes(view.cost_model, self.shape.most_nodes)
+        if not _first_level_may_pay(view, cost):
+            return plain
+        search = _PricedSearch(view, cost, self._share)
+        self.bias.expect(search.root_load)
+        self._grow(view, search)
+        self._search = search
+        return search.choice()
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn what was loaded for rejected nodes, and whether speculation pays."""
+        rows = np.searchsorted(outcome.choice.nodes, outcome.accepted)
+        assert self.repayment is not None  # choose comes first
+        self.repayment.learn(outcome.experts, rows, outcome.misses)
+        if self.guard is not None:
+            self.guard.learn(outcome, Stock(self.repayment.unpaid, 1.0 - self._share))
+        search = self._search
+        if search is None or not outcome.levels:
+            return
+        if len(outcome.choice.nodes) == 1:
+            self.bias.doubt()
+            return
+        wasted = search.load_time(outcome.experts) - search.load_time(outcome.experts[rows])
+        rejected = len(outcome.choice.nodes) - search.solution.expected_tokens
+        self.bias.learn(wasted - search.waste_time(outcome.choice.nodes), rejected)
+
+    def _grow(self, view: DraftView, search: _PricedSearch) -> None:
+        """Draft while another level is expected to win; the first one is decided."""
+        while view.levels < min(self.shape.levels, view.max_levels):
+            if view.levels and not search.advises_another(1, view.acceptance):
+                break
+            if not view.grow(self.shape.top_k, self.shape.width):
+                break
+            search.extend_at(self.bias.seconds)
+        if not search.n_nodes:
+            search.extend_at(0.0)
+
+
+class _PricedSearch(LevelSearch):
+    """The exact choice when only loads that the text does not need are charged.
+
+    Parameters
+    ----------
+    view, cost
+        See `LevelSearch`.
+    share : ndarray of float64, shape (L,)
+        Of the price of a load that no committed token uses, what it costs in the long run.
+    """
+
+    def __init__(self, view: DraftView, cost: CostModel, share: NDArray[np.float64]) -> None:
+        super().__init__(view, cost)
+        self._share = share
+        self._prices = WastePrices(self._time)
+        self._root = view.experts()[:1]
+
+    @property
+    def root_load(self) -> float:
+        """Seconds that the root's predicted experts take to load."""
+        return self.load_time(self._root)
+
+    def extend_at(self, charge: float) -> None:
+        """Take in what was drafted since the last call, and solve.
+
+        Parameters
+        ----------
+        charge : float
+            Seconds per rejected node beyond its predicted loads.
+        """
+        view, first = self._view, self.n_nodes
+        experts = view.experts(first)
+        parent, path_prob = view.parent, view.path_prob
+        if not first:
+            self._prices.extend(parent[:1], path_prob[:1], experts[:1])
+        new = max(first, 1)
+        if new < len(parent):
+            self._prices.extend(parent[new:], path_prob[new:], experts[new - first :])
+        # A level changes the prices of experts that were there before, too.
+        self.extend(self._charged(charge))
+
+    def waste_time(self, nodes: NDArray[np.int64]) -> float:
+        """Return the seconds of loads that no committed token is expected to use."""
+        missing = self._missing(self._view.experts()[nodes])
+        return float(self._prices.table()[missing].sum())
+
+    def _charged(self, charge: float) -> CostModel:
+        cost, share = self._cost, self._share
+        time = cost.node_time
+        # What rejected nodes load beyond the prediction is repaid as the rest is.
+        charge *= float(share.mean())
+        if isinstance(time, float):
+            time = time + charge
+        else:
+            time = time + charge * np.arange(len(time))
+        prices = self._prices.table() * share[:, None]
+        return CostModel(cost.fixed_time, time, prices, cost.resident_time)
+
+
+def _first_level_may_pay(view: DraftView, cost: CostModel) -> bool:
+    """Return whether the first level is expected to win.
+
+    The root's experts cost nothing, so neither do those of its virtual child, and the rule is a
+    comparison of two ratios. Decided before anything is predicted, so that plain decoding costs
+    nothing.
+    """
+    if view.max_levels < 1:
+        return False
+    acceptance = view.acceptance
+    alone = cost.fixed_time + node_time_at(cost, 1)
+    both = cost.fixed_time + node_time_at(cost, 2) + view.level_time
+    return (1.0 + acceptance[min(1, len(acceptance) - 1)]) * alone > both
+
+
+KIND = PolicyKind(
+    name="specfit",
+    make=SpecFitPolicy,
+    summary="exact choice after each level, drafting as long as it is expected to pay",
+    source="SpecFit (arXiv 2610.15417); sections on stopping and on the long run of the theory "
+    "page",
+)

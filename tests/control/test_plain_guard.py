@@ -1,0 +1,403 @@
+"""What keeps speculation from losing against plain decoding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fake_view import FakeView
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specfit_opt.replay.caches import get_cache
+from specfit_runtime.expert_cache import EVICTION_POLICIES
+from specfit_opt.policies import Choice, Outcome, SpecFitPolicy
+from specfit_opt.control.waste_bias import WasteBias
+from specfit_opt.control.speculation_budget import SpeculationBudget
+from specfit_opt.control.plain_guard import PlainGuard
+from specfit_opt.control.plain_cache import PlainCache
+from specfit_opt.control.plain_time import PlainTime
+
+
+class TestPlainCache:
+    @given(
+        seed=st.integers(0, 10_000),
+        slots=st.lists(st.integers(2, 6), min_size=2, max_size=3),
+        name=st.sampled_from(sorted(EVICTION_POLICIES)),
+    )
+    def test_it_is_the_cache_of_the_replay(self, seed: int, slots: list[int], name: str) -> None:
+        rng = np.random.default_rng(seed)
+        n_experts, top_k = 7, 2
+        cache = PlainCache(name, np.array(slots), n_experts)
+        references = [get_cache(name).make(1, n_experts, size) for size in slots]
+        for _ in range(30):
+            ids = np.argsort(rng.random((len(slots), n_experts)), axis=1)[:, :top_k]
+            missed = cache.run(ids[None])
+            for layer, reference in enumerate(references):
+                used = np.zeros((1, n_experts), dtype=np.bool_)
+                used[0, ids[layer]] = True
+                assert missed[layer] == reference.use(used).sum()
+                np.testing.assert_array_equal(cache.resident[layer], reference.resident[0])
+
+    @pytest.mark.parametrize("name", EVICTION_POLICIES)
+    def test_it_begins_with_a_copy_of_what_is_there(self, name: str) -> None:
+        resident = np.array([[True, False, True]])
+        cache = PlainCache(name, np.array([2]), 3)
+        cache.take_over(resident)
+        resident[:] = False
+        assert cache.run(np.array([[[0, 2]]])).tolist() == [0]
+        assert cache.run(np.array([[[1, -1]]])).tolist() == [1]
+        assert cache.resident.sum() == 2
+
+    def test_it_remembers_uses_of_texts_before(self) -> None:
+        cache = PlainCache("lfu", np.array([2]), 4)
+        cache.run(np.array([[[3, -1]], [[3, -1]], [[0, -1]]]))
+        cache.take_over(np.array([[False, True, False, True]]))
+        cache.run(np.array([[[2, -1]]]))
+        assert cache.resident.tolist() == [[False, False, True, True]]
+
+    def test_padding_is_never_missed(self) -> None:
+        cache = PlainCache("lru", np.array([3]), 3)
+        assert cache.run(np.array([[[-1, -1]], [[0, -1]], [[0, -1]]])).tolist() == [1]
+
+
+class TestBudget:
+    def test_the_first_passes_are_plain(self) -> None:
+        budget = SpeculationBudget()
+        for _ in range(3):
+            assert not budget.allows
+            budget.settle(1.0, 1, 0.0, False)
+        assert budget.allows
+
+    def test_a_slow_first_pass_does_not_make_the_unit_large(self) -> None:
+        budget = SpeculationBudget()
+        for seconds in (10.0, 1.0, 2.0):
+            budget.settle(seconds, 1, 0.0, False)
+        budget.settle(1.0, 1, -1.0, True)
+        assert budget.balance == pytest.approx(-1.0)
+
+    def test_rests_double_while_tries_fail(self) -> None:
+        budget = started()
+        rests = []
+        for _ in range(4):
+            while budget.allows:
+                budget.settle(1.0, 1, -0.7, True)
+            rests.append(rested(budget))
+        assert rests == [48, 96, 192, 384]
+
+    def test_a_try_that_gains_ends_the_doubling(self) -> None:
+        budget = started()
+        for _ in range(2):
+            lose(budget)
+            rested(budget)
+        for _ in range(40):
+            assert budget.allows
+            budget.settle(2.0, 2, 0.1, True)
+        lose(budget)
+        assert rested(budget) == 48
+
+    def test_a_small_gain_is_kept_through_noise(self) -> None:
+        rng = np.random.default_rng(5)
+        budget = started()
+        allowed = 0
+        for _ in range(2000):
+            allowed += budget.allows
+            # A mean gain of 15 % of a pass under noise of 40 %.
+            budget.settle(2.0, 2, 0.15 + 0.4 * rng.standard_normal(), budget.allows)
+        assert allowed > 1800
+
+    def test_a_small_loss_is_found_through_noise(self) -> None:
+        rng = np.random.default_rng(6)
+        budget = started()
+        lost = 0.0
+        for _ in range(2000):
+            loss = 0.15 if budget.allows else 0.0
+            lost += loss
+            budget.settle(1.0, 1, -loss + 0.4 * rng.standard_normal(), budget.allows)
+        assert lost < 0.02 * 2000
+
+    def test_gains_of_long_ago_do_not_pay_for_losses_now(self) -> None:
+        budget = started()
+        for _ in range(1000):
+            budget.settle(2.0, 2, 1.0, True)
+        n = 0
+        while budget.allows:
+            budget.settle(1.0, 1, -0.5, True)
+            budget.start()  # as if every cycle were a text of its own
+            n += 1
+        assert n < 128
+
+    def test_a_text_that_loses_is_decoded_plainly_and_the_next_begins_afresh(self) -> None:
+        budget = started()
+        for _ in range(200):
+            budget.settle(2.0, 2, 0.5, True)
+        budget.start()
+        n = 0
+        while budget.allows:
+            budget.settle(1.0, 1, -0.25, True)
+            n += 1
+        assert n == 9
+        for _ in range(20):
+            assert not budget.allows
+            budget.settle(1.0, 1, 0.0, False)
+        budget.start()
+        assert budget.allows
+
+    def test_a_rest_ends_when_what_was_lost_is_made_good(self) -> None:
+        budget = started()
+        budget.settle(1.0, 1, -2.0, True)
+        rests = []
+        for gain in (0.3, 0.0):
+            # What speculation left in the cache makes plain passes shorter.
+            rests.append(rested(budget, gain))
+            lose(budget)
+        # The first try did not fail, so its rest is no reason for a longer one.
+        assert rests == [7, 48]
+
+    def test_a_rest_of_a_text_ends_when_what_was_lost_is_made_good(self) -> None:
+        budget = started()
+        for _ in range(200):
+            budget.settle(2.0, 2, 0.5, True)
+        budget.start()
+        while budget.allows:
+            budget.settle(1.0, 1, -0.25, True)
+        assert rested(budget, 0.5) == 5  # 2.25 were lost
+
+    def test_losses_in_a_rest_have_to_be_made_good_too(self) -> None:
+        budget = started()
+        budget.settle(1.0, 1, -2.0, True)
+        for gain in (-1.0, 1.0, 1.0):
+            budget.settle(1.0, 1, gain, False)
+            assert not budget.allows
+        budget.settle(1.0, 1, 1.0, False)
+        assert budget.allows
+
+    def test_a_hiccup_counts_as_two_passes_at_most(self) -> None:
+        budget = started()
+        for _ in range(8):
+            budget.settle(2.0, 2, 0.5, True)
+        budget.settle(1.0, 1, -100.0, True)
+        assert budget.allows
+
+    @given(losses=st.lists(st.floats(0.01, 0.6), min_size=1, max_size=400), n=st.integers(200, 800))
+    def test_speculation_that_always_loses_costs_little(self, losses: list[float], n: int) -> None:
+        budget = started()
+        lost = 0.0
+        for i in range(n):
+            loss = losses[i % len(losses)] if budget.allows else 0.0
+            lost += loss
+            budget.settle(1.0, 1, -loss, budget.allows)
+        # The allowance, then that of each try, each overdrawn by at most one cycle.
+        tries = sum(48 * (2**k - 1) < n for k in range(1, 20))
+        assert lost <= 1.5 + 0.6 + tries * (1.0 + 0.6)
+
+
+def started() -> SpeculationBudget:
+    budget = SpeculationBudget()
+    for _ in range(3):
+        budget.settle(1.0, 1, 0.0, False)
+    return budget
+
+
+def lose(budget: SpeculationBudget) -> None:
+    while budget.allows:
+        budget.settle(1.0, 1, -1.0, True)
+
+
+def rested(budget: SpeculationBudget, gain: float = 0.0) -> int:
+    n = 0
+    while not budget.allows:
+        budget.settle(1.0, 1, gain, False)
+        n += 1
+    return n
+
+
+class TestBias:
+    def test_it_begins_with_a_share_of_the_roots_loads(self) -> None:
+        bias = WasteBias()
+        assert bias.seconds == 0.0
+        bias.expect(10.0)
+        assert bias.seconds == pytest.approx(2.0)
+        bias.expect(1000.0)
+        assert bias.seconds == pytest.approx(2.0)
+
+    def test_it_learns_seconds_per_rejected_node(self) -> None:
+        bias = WasteBias()
+        bias.expect(10.0)
+        for _ in range(300):
+            bias.learn(excess=0.6, rejected=2.0)
+        assert bias.seconds == pytest.approx(0.3, rel=0.05)
+
+    def test_it_is_never_negative(self) -> None:
+        bias = WasteBias()
+        bias.expect(1.0)
+        for _ in range(10):
+            bias.learn(excess=-5.0, rejected=0.5)
+        assert bias.seconds == 0.0
+
+    def test_an_estimate_that_forbids_everything_fades(self) -> None:
+        bias = WasteBias()
+        bias.expect(10.0)
+        for _ in range(100):
+            bias.doubt()
+        assert bias.seconds < 0.2
+
+
+def plain(view: FakeView, experts: np.ndarray, misses: int, seconds: float) -> Outcome:
+    return Outcome(
+        choice=Choice(np.zeros(1, dtype=np.int64)),
+        levels=0,
+        accepted=np.zeros(1, dtype=np.int64),
+        committed=1,
+        experts=experts,
+        misses=np.array([misses, 0]),
+        seconds=seconds,
+        transfer_seconds=0.1 * misses,
+    )
+
+
+class TestPlainTime:
+    def test_before_anything_was_seen_it_believes_the_cost_model(self) -> None:
+        time = PlainTime()
+        assert time.seconds(3, 10, 1.0, 0.1) == pytest.approx(4.0)
+
+    @pytest.mark.parametrize(("per_pass", "per_load"), [(1.0, 0.1), (0.7, 0.3), (1.5, 0.0)])
+    def test_it_tells_passes_from_loads(self, per_pass: float, per_load: float) -> None:
+        time = PlainTime()
+        rng = np.random.default_rng(0)
+        for _ in range(200):
+            misses = float(rng.integers(0, 20))
+            noise = 1.0 + 0.05 * rng.standard_normal()
+            time.learn((per_pass + per_load * misses) * noise, misses, 1.0, 0.1)
+        for misses in (0.0, 10.0):
+            expected = per_pass + per_load * misses
+            assert time.seconds(1, misses, 1.0, 0.1) == pytest.approx(expected, rel=0.05)
+
+    def test_it_keeps_up_with_the_cost_model(self) -> None:
+        time = PlainTime()
+        for i in range(200):
+            time.learn(2.0 + 0.2 * (i % 5), i % 5, 1.0, 0.1)
+        # The machine has become three times slower, and the cost model has noticed.
+        assert time.seconds(1, 5, 3.0, 0.3) == pytest.approx(3 * (2.0 + 0.2 * 5), rel=0.1)
+
+    def test_a_hiccup_moves_it_little(self) -> None:
+        time = PlainTime()
+        for _ in range(60):
+            time.learn(1.0, 0.0, 1.0, 0.1)
+        time.learn(100.0, 0.0, 1.0, 0.1)
+        assert time.seconds(1, 0, 1.0, 0.1) < 1.1
+
+
+class TestGuard:
+    def test_plain_passes_gain_and_lose_nothing_whatever_they_take(self) -> None:
+        view = FakeView()
+        guard = PlainGuard()
+        experts = np.array([[[0, 1], [-1, -1]]])
+        balances = []
+        for i in range(30):
+            guard.look(view)
+            misses = 2 if i == 0 else 0
+            guard.learn(plain(view, experts, misses, seconds=1.02 + 0.5 * (i % 3)))
+            balances.append(guard.budget.balance)
+        assert guard.allows
+        assert balances[3:] == [balances[2]] * 27
+
+    def test_a_cycle_is_held_to_plain_decoding_of_its_tokens(self) -> None:
+        view = FakeView([[(0, 0.9), (0, 0.1)]])
+        guard = PlainGuard()
+        one = np.array([[[0, 1], [-1, -1]]])
+        for misses in (2, 0, 0):
+            guard.look(view)
+            guard.learn(plain(view, one, misses, 1.02 + 0.1 * misses))
+        before = guard.budget.balance
+        view.grow(2, 2)
+        guard.look(view)
+        guard.learn(
+            Outcome(
+                choice=Choice(np.array([0, 1, 2])),
+                levels=1,
+                accepted=np.array([0, 1]),
+                committed=2,
+                # The accepted child needs two experts that are not there, the other two more.
+                experts=np.array([[[0, 1], [-1, -1]], [[2, 3], [-1, -1]], [[4, 5], [-1, -1]]]),
+                misses=np.array([4, 0]),
+                seconds=1.06 + 0.05 + 0.4,
+                draft_seconds=0.05,
+                verify_seconds=1.06,
+                transfer_seconds=0.4,
+            )
+        )
+        # Plain: two passes and two loads. Here: one pass of three nodes, a level, four loads.
+        gained = (2 * 1.02 + 2 * 0.1) - (1.06 + 0.05 + 4 * 0.1)
+        # In plain passes, of 1.02 seconds until this one, whose tokens take 1.12 each.
+        unit = 1.02 + 0.1 / 8.0
+        assert guard.budget.balance - before == pytest.approx(gained / unit, rel=1e-3)
+
+    def test_loads_in_vain_show_later_too(self) -> None:
+        # Two slots: what the rejected node brought in has pushed out what the next token needs.
+        view = FakeView()
+        guard = PlainGuard()
+        guard.look(view)
+        for i in range(3):
+            guard.look(view)
+            guard.learn(plain(view, np.array([[[0, 1], [-1, -1]]]), 2 if i == 0 else 0, 1.02))
+        before = guard.budget.balance
+        guard.look(view)
+        guard.learn(plain(view, np.array([[[0, 1], [-1, -1]]]), 2, 1.22))
+        assert guard.budget.balance < before
+
+
+class TestPolicy:
+    def lose(self, policy: SpecFitPolicy, cycles: int) -> list[int]:
+        """Run cycles whose drafts are never accepted, and return the levels of each."""
+        levels = []
+        for i in range(cycles):
+            view = FakeView(
+                [[(0, 0.97), (0, 0.01)]], seed=i, acceptance=(0.9,), level_time=0.2,
+                resident=np.ones((2, 6), dtype=np.bool_),
+            )
+            choice = policy.choose(view)
+            levels.append(view.levels)
+            policy.observe(
+                Outcome(
+                    choice=choice,
+                    levels=view.levels,
+                    accepted=np.zeros(1, dtype=np.int64),
+                    committed=1,
+                    experts=view.all_experts[choice.nodes],
+                    misses=np.zeros(2, dtype=np.int64),
+                    seconds=1.0 + 0.02 * len(choice.nodes) + view.draft_time,
+                    draft_seconds=view.draft_time,
+                )
+            )
+        return levels
+
+    def test_a_drafter_that_is_never_right_is_tried_ever_less(self) -> None:
+        levels = np.array(self.lose(SpecFitPolicy(), 1000))
+        assert levels[:3].sum() == 0
+        assert levels[3] == 1
+        tries = np.flatnonzero(levels)
+        assert len(tries) < 30
+        assert (tries >= 700).sum() <= 5
+        assert (tries >= 100).any()  # but never given up
+        lost = 0.22 * levels.sum()
+        assert lost < 0.02 * 1.02 * 1000
+
+    def test_without_the_guard_it_goes_on(self) -> None:
+        assert sum(self.lose(SpecFitPolicy(guard=False), 50)) == 50
+
+    def test_resting_asks_neither_drafter_nor_predictor(self) -> None:
+        policy = SpecFitPolicy()
+        view = FakeView([[(0, 0.97)]])
+        choice = policy.choose(view)
+        assert choice.nodes.tolist() == [0]
+        assert view.calls["grow"] == view.calls["experts"] == 0
+        assert "plain decoding" in choice.reason
+
+    def test_what_was_learned_outlasts_a_text_but_not_fresh(self) -> None:
+        policy = SpecFitPolicy()
+        self.lose(policy, 20)
+        policy.start()
+        assert sum(self.lose(policy, 10)) == 0
+        fresh = policy.fresh()
+        assert isinstance(fresh, SpecFitPolicy)
+        assert sum(self.lose(fresh, 10)) > 0
