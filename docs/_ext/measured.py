@@ -75,9 +75,9 @@ class TableFigure(SphinxDirective):
             svg = draw(
                 table,
                 self.options["kind"],
-                columns=[c.strip() for c in self.options["columns"].split(",")],
+                columns=_parts(self.options["columns"], ","),
                 rows=self.options.get("rows"),
-                only=self.options.get("only"),
+                only=_parts(self.options.get("only", ""), ";"),
                 label=self.options.get("label", ""),
             )
         except TableError as error:
@@ -90,6 +90,10 @@ class TableFigure(SphinxDirective):
         self.state.nested_parse(self.content, self.content_offset, caption)
         figure += caption
         return [figure]
+
+
+def _parts(text: str, mark: str) -> list[str]:
+    return [part.strip() for part in text.split(mark) if part.strip()]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

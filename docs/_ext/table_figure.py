@@ -76,21 +76,22 @@ def draw(
     *,
     columns: list[str],
     rows: str | None,
-    only: str | None,
+    only: list[str] | None,
     label: str,
 ) -> str:
     """Return the SVG of one of `KINDS`.
 
-    ``rows`` is the column that names the rows, the first unless given; ``only`` keeps the rows of
-    which it is the first cell.
+    ``rows`` is the column that names the rows, the first unless given; ``only`` keeps those rows
+    whose first cell it holds.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
-    if only is not None:
-        table = Table(table.header, [row for row in table.rows if row[0] == only])
-    if not table.rows:
-        raise TableError(f"no rows{'' if only is None else f' of {only!r}'}")
+    for name in only or ():
+        if all(row[0] != name for row in table.rows):
+            raise TableError(f"no row {name!r} among {'; '.join(row[0] for row in table.rows)}")
+    if only:
+        table = Table(table.header, [row for row in table.rows if row[0] in only])
     style = {
         "svg.fonttype": "none",
         "svg.hashsalt": f"{kind} {columns} {only}",
