@@ -20,7 +20,6 @@ from unittest.mock import patch
 
 import numpy as np
 
-from specfit_opt.cli.table import format_table
 from specfit_opt.control import correction, load_repayment, speculation_budget
 from specfit_opt.control.correction import OnlineCorrection
 from specfit_opt.control.load_repayment import LoadRepayment
@@ -29,6 +28,7 @@ from specfit_opt.control.waste_bias import WasteBias
 from specfit_opt.policies import make_policy
 from specfit_opt.replay import RecordedDecode, ReplaySetting
 from specfit_opt.replay.replay import machine_of
+from specfit_opt.text import format_table
 
 from .routing_replay import SMALL, Cell, cells, traces
 from .traces_command import in_processes, publish, traces_parser

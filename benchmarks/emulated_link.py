@@ -20,8 +20,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from specfit_opt.cli.table import format_table
 from specfit_opt.files.atomic import atomic_write
+from specfit_opt.text import format_table
 
 if TYPE_CHECKING:
     from specfit_runtime import DecodeReport

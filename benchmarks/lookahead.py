@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specfit_opt.cli.table import format_table
 from specfit_opt.control.load_repayment import LoadRepayment
 from specfit_opt.policies import Choice, DraftView, Policy, SpecFitPolicy
+from specfit_opt.text import format_table
 
 from .lookahead_policy import Lookahead
 from .routing_replay import CACHES, MODELS, Cell, best_of, cells, chosen, fixed

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from specfit_opt.cli.table import format_table
 from specfit_opt.files.atomic import atomic_write
+from specfit_opt.text import format_table
 
 from .emulated_link import ROOT, heldout_prompts, link_bandwidth, load
 

@@ -108,7 +108,7 @@ def estimate_table(trace: Trace) -> str:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from specfit_opt.cli.table import format_table
+    from specfit_opt.text import format_table
     from specfit_runtime import demo_model
     from specfit_runtime.predictors._gates import Gates
     from specfit_runtime.predictors.router_map import unit
@@ -143,7 +143,7 @@ def decode_table(trace: Trace) -> str:
     """Return how fast specfit decodes by predictor, beside the oracle and plain decoding."""
     from specfit_runtime.simulation import simulate
 
-    from specfit_opt.cli.table import format_table
+    from specfit_opt.text import format_table
     from specfit_runtime import demo_router
 
     names = {

@@ -27,10 +27,10 @@ from typing import Any
 
 import numpy as np
 
-from specfit_opt.cli.table import format_table
 from specfit_opt.data import EXAMPLE_EXPERT_BYTES, EXAMPLE_LAYER_REPEAT
 from specfit_opt.files import Trace, load_trace
 from specfit_opt.replay import ReplayResult, replay
+from specfit_opt.text import format_table
 
 from .traces_command import SMALL_TRACE, publish, traces_parser
 

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import kernel
-from ._validate import as_array, float_array, frozen, positive_integer, refreeze
+from .arrays import as_array, float_array, frozen, refreeze
+from .checks import Whole
 from .errors import InvalidInputError
 from .limits import check_size
 
@@ -127,7 +128,7 @@ class ExpertRouting:
         resident: ArrayLike | None,
         weights: NDArray[np.float64] | None = None,
     ) -> None:
-        n_experts = positive_integer(n_experts, "n_experts")
+        n_experts = Whole(1)(n_experts, "n_experts")
         n_nodes, n_layers, n_slots = ids.shape[-3:]
         if n_layers == 0:
             raise InvalidInputError("experts has no layers; a mixture-of-experts model has one")

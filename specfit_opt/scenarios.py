@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._validate import float_array, positive_integer, real_number
+from .arrays import float_array
+from .checks import Real, Whole
 from .errors import InvalidInputError
 from .limits import check_size
 
@@ -76,13 +77,12 @@ def sample_scenarios(
     """
     probability = _checked_probabilities(probabilities)
     n, n_layers, n_experts = probability.shape
-    k = positive_integer(k, "k")
+    k = Whole(1)(k, "k")
     if k > n_experts:
         raise InvalidInputError(f"a node cannot use k = {k} of {n_experts} experts")
-    n_scenarios = positive_integer(n_scenarios, "n_scenarios")
+    n_scenarios = Whole(1)(n_scenarios, "n_scenarios")
     check_size(n, n_layers, n_experts, n_scenarios)
-    if not 0.0 <= real_number(shared, "shared", "shares") <= 1.0:
-        raise InvalidInputError(f"shared must be a probability in [0, 1], got {shared!r}")
+    shared = Real(most=1.0)(shared, "shared")
     rng = np.random.default_rng(seed)
     # Single precision halves the time, and what it rounds is far below what M draws resolve.
     odds = _log_odds(probability).astype(np.float32)

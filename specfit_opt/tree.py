@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._validate import float_array, frozen, integer_array, is_whole, refreeze
+from .arrays import float_array, frozen, integer_array, refreeze
+from .checks import Whole
 from .errors import InvalidInputError, MissingExtraError
 from .limits import MOST_NODES
-from .schema import shown
 
 if TYPE_CHECKING:
     import networkx
@@ -241,11 +241,7 @@ class DraftTree:
         InvalidInputError
             If there is no such node.
         """
-        if not is_whole(node) or not 0 <= node < self.n_nodes:
-            raise InvalidInputError(
-                f"node {shown(node)} is not in the tree of {self.n_nodes} nodes"
-            )
-        nodes = [node]
+        nodes: list[int] = [Whole(0, self.n_nodes - 1)(node, "node")]
         while (up := int(self.parent[nodes[-1]])) >= 0:
             nodes.append(up)
         return nodes[::-1]

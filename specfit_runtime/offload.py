@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from specfit_opt.checks import Whole
 from specfit_opt.path_weights import PathWeights
-from specfit_opt.schema import shown
 
 from .checkpoint import (
     Checkpoint,
@@ -350,8 +350,8 @@ def load_offloaded(
     generation_config = read_generation_config(folder)
     if scratch is None:
         scratch = default_scratch(index.n_experts, index.top_k)
-    elif isinstance(scratch, bool) or not isinstance(scratch, int) or scratch < 0:
-        raise InvalidInputError(f"scratch must be a whole number of slots, got {shown(scratch)}")
+    else:
+        scratch = Whole()(scratch, "scratch")
     slots = slots_per_layer(
         expert_cache,
         n_experts=index.n_experts,

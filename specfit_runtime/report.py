@@ -14,25 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from specfit_opt.cli.units import byte_size, figure, seconds
+from specfit_opt.checks import Anything, Flag, Kind, Maybe, OneOf, Real, Text, Whole
 from specfit_opt.files.archive import named
 from specfit_opt.files.atomic import atomic_write
 from specfit_opt.files.regular_file import printable
 from specfit_opt.files.strict_json import read_json_lines
-from specfit_opt.schema import (
-    Anything,
-    Flag,
-    Kind,
-    ListOf,
-    MapOf,
-    Maybe,
-    OneOf,
-    Real,
-    Record,
-    Text,
-    Whole,
-    settle,
-)
+from specfit_opt.schema import ListOf, MapOf, Record, settle
+from specfit_opt.text import byte_size, figure, seconds
 
 from .errors import InvalidInputError
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from ..files import save_instance
 from ..generate import KINDS, NODE_TIMES, generate
+from ..text import format_table
 from .inputs import describe
 from .output import print_json
-from .table import format_table
 
 _INTEGERS = {
     "nodes": "nodes, roots included",

@@ -28,7 +28,7 @@ EXIT_OK, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_PIPE, EXIT_SIGNAL = 0, 1
 class Command(Protocol):
     """A subcommand: a module with a function that adds its parser."""
 
-    def add_parser(self, commands: Any) -> None:
+    def add_parser(self, commands: Any) -> Any:
         """Add the subcommand to ``commands``, with the default ``run``: what it does."""
 
 

@@ -8,13 +8,12 @@ from typing import Any
 
 from ..files import Trace, load_trace
 from ..policies import POLICIES
-from ..profiles import list_profiles, load_profile
+from ..profiles import PROFILES, load_profile
 from ..replay import CACHES, WARMUP, ReplayResult, replay, replay_table, summarise
 from ..routing_predictor import RoutingPredictor
+from ..text import format_table
 from .inputs import check_distinct
-from .output import note, print_json
-from .progress import progress_bar
-from .table import format_table
+from .output import note, print_json, progress_bar
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -46,7 +45,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         nargs="+",
         action="extend",
         metavar="NAME|FILE",
-        help=f"machines: {', '.join(list_profiles())}, or JSON files (pcie4)",
+        help=f"machines: {', '.join(PROFILES)}, or JSON files (pcie4)",
     )
     parser.add_argument(
         "--cache",

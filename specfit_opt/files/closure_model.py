@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .._validate import checked_rate
 from ..errors import InvalidInputError
-from ..instance import Instance
-from ..methods._union import expert_prices
-from ..solve import checked_max_nodes
+from ..instance import Instance, checked_max_nodes
+from ..limits import RATE
+from ..union import expert_prices
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +73,7 @@ def closure_model(instance: Instance, rate: float, max_nodes: int | None = None)
     ``node_time`` and no ``max_nodes`` the relaxation is a closure problem and has integral vertices
     (Picard 1976); a table adds one binary per allowed size.
     """
-    value = checked_rate(rate)
+    value: float | None = RATE(rate, "rate")
     if value is None:
         raise InvalidInputError(
             "rate must be a number of tokens per second; the ratio itself is no linear program "

@@ -40,12 +40,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validate import float_array, frozen, integer_array
+from ..arrays import float_array, frozen, integer_array
+from ..checks import Whole
 from ..cost import CostModel
 from ..errors import InvalidInputError
 from ..instance import Instance
 from ..routing import ExpertRouting
-from ..schema import shown
 from ..tree import PROBABILITY_TOLERANCE, DraftTree
 from .archive import Field, named, read_archive
 from .atomic import atomic_write
@@ -206,7 +206,7 @@ class Trace:
             "depth": integer_array(depth, "depth", 1, np.int16),
             "accepted": _flags(accepted),
             "experts": _ids(experts),
-            "n_experts": n_experts,
+            "n_experts": Whole(1)(n_experts, "n_experts"),
             "expert_bytes": None
             if expert_bytes is None
             else integer_array(expert_bytes, "expert_bytes", 1, np.int64),
@@ -221,7 +221,6 @@ class Trace:
         _check_nodes(self)
         _check_accepted(self)
         _check_experts(self)
-        object.__setattr__(self, "n_experts", int(n_experts))
         object.__setattr__(self, "_cycles", {})
 
     @property
@@ -261,12 +260,8 @@ class Trace:
         cycles: dict[int, TraceCycle] = self._cycles  # type: ignore[attr-defined]
         found = cycles.get(index)
         if found is None:
-            if not 0 <= index < self.n_cycles:
-                raise InvalidInputError(
-                    f"the trace has no cycle {shown(index)}; its cycles are 0 to "
-                    f"{self.n_cycles - 1}"
-                )
-            found = cycles[int(index)] = TraceCycle(self, int(index))
+            index = Whole(0, self.n_cycles - 1)(index, "index of a cycle")
+            found = cycles[index] = TraceCycle(self, index)
         return found
 
     def cycles(self) -> Iterator[TraceCycle]:
@@ -584,8 +579,6 @@ def _check_accepted(trace: Trace) -> None:
 
 def _check_experts(trace: Trace) -> None:
     n_experts, ids = trace.n_experts, trace.experts
-    if not isinstance(n_experts, (int, np.integer)) or n_experts < 1:
-        raise InvalidInputError(f"n_experts must be a positive integer, got {shown(n_experts)}")
     outside = (ids < -1) | (ids >= n_experts)
     if outside.any():
         v, layer, slot = (int(i) for i in np.argwhere(outside)[0])

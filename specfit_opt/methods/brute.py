@@ -8,13 +8,13 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import Whole
 from ..errors import InvalidInputError
 from ..instance import Instance
 from ..kernel import interrupt
 from ..solution import Solution, Status, build_solution
-from ._options import integer_option
+from ..union import expert_prices, used_experts
 from ._sizes import allowed_sizes
-from ._union import expert_prices, used_experts
 from .method import Method
 
 #: Most non-root nodes that ``max_tree`` may be raised to: 2^26 sets take 256 MiB.
@@ -62,7 +62,7 @@ def select(
     no step with the exact method: no ratio iteration, no cut, no packed rows.
     """
     deadline = math.inf if time_limit is None else time.perf_counter() + time_limit
-    max_tree = integer_option(max_tree, "max_tree", 0, LARGEST)
+    max_tree = Whole(0, LARGEST)(max_tree, "option max_tree")
     tree, cost = instance.tree, instance.cost_model
     free = (tree.parent >= 0).nonzero()[0]
     if len(free) > max_tree:

@@ -8,8 +8,8 @@ import time
 from ..instance import Instance
 from ..kernel import interrupt
 from ..solution import Solution, build_solution
+from ..union import ExpertUnion, expert_prices
 from ._sizes import allowed_sizes, mask_of
-from ._union import ExpertUnion, expert_prices
 from .method import Method
 
 

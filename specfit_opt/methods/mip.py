@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import OneOf
 from ..errors import MissingExtraError, SpecfitError
 from ..instance import Instance
 from ..kernel import interrupt
 from ..solution import Solution, Status, build_solution
-from ._options import choice_option
+from ..union import expert_prices, topmost_use, used_experts
 from ._sizes import allowed_sizes, mask_of
-from ._union import expert_prices, topmost_use, used_experts
 from .method import Method
 
 #: Relative error that a floating-point MIP solver is trusted to keep to. Its bound is padded by
@@ -89,7 +89,7 @@ def select(
        Research Logistics Quarterly 9, 1962.
     """
     started = time.perf_counter()
-    solver = choice_option(solver, "solver", _SOLVERS)
+    solver = OneOf(_SOLVERS)(solver, "option solver")
     mathopt = _mathopt()
     terms = _terms(instance, max_nodes)
     model, x = _model(mathopt, instance.tree.parent, terms, rate)

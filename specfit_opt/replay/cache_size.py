@@ -7,8 +7,8 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import shown
 from ..errors import InvalidInputError
-from ..schema import shown
 
 _UNITS = {
     "B": 1.0,

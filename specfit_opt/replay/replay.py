@@ -8,13 +8,13 @@ from os import PathLike
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..checks import Whole
 from ..cost import CostModel
 from ..errors import InvalidInputError
 from ..files import Trace
 from ..policies import FIXED_POLICIES, Policy, make_policy
 from ..profiles import HardwareProfile
 from ..routing_predictor import RoutingPredictor
-from ..schema import Whole
 from .recorded_decode import RecordedDecode, RecordedTrees, ReplayedCycle, SimulatedMachine
 from .result import ReplayResult
 from .setting import ReplaySetting

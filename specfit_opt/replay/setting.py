@@ -10,13 +10,13 @@ from os import PathLike
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..checks import Whole
 from ..cost import CostModel
 from ..errors import InvalidInputError
 from ..files import Trace
 from ..instance import check_sizes
 from ..profiles import HardwareProfile, load_profile
 from ..profiles.profile import checked_expert_bytes
-from ..schema import Whole
 from ..solution import node_time_at
 from .cache_size import slots_of
 from .caches import CacheKind, get_cache

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from specfit_opt.schema import ListOf, Whole
+from specfit_opt.checks import Whole
+from specfit_opt.schema import ListOf
 
 from .._ambient import usual_float_errors
 from ..drafters import Drafter, make_drafter

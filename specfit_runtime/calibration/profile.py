@@ -14,24 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specfit_opt import CostModel
+from specfit_opt.checks import Anything, Kind, Maybe, OneOf, Real, Text, Whole
 from specfit_opt.errors import InvalidInputError
 from specfit_opt.files.archive import named
 from specfit_opt.files.atomic import atomic_write
 from specfit_opt.files.regular_file import printable
 from specfit_opt.files.strict_json import parse_json, read_json
-from specfit_opt.schema import (
-    Anything,
-    Kind,
-    ListOf,
-    MapOf,
-    Maybe,
-    OneOf,
-    Real,
-    Record,
-    Text,
-    Whole,
-    settle,
-)
+from specfit_opt.schema import ListOf, MapOf, Record, settle
 
 from .facts import OffloadFacts, facts_of
 

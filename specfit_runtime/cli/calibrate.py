@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from specfit_opt.cli.output import print_json
-from specfit_opt.cli.progress import progress_bar
-from specfit_opt.cli.table import format_table
-from specfit_opt.cli.units import byte_size, seconds
+from specfit_opt.cli.output import print_json, progress_bar
+from specfit_opt.text import byte_size, format_table, seconds
 
 from ..errors import InvalidInputError
 from .options import (

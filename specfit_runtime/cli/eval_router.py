@@ -6,8 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from specfit_opt.cli.inputs import check_distinct
-from specfit_opt.cli.output import print_json
-from specfit_opt.cli.progress import progress_bar
+from specfit_opt.cli.output import print_json, progress_bar
 
 from ..predictors import PREDICTORS, RoutingPredictor, make_predictor
 from .options import (

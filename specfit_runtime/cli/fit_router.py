@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from specfit_opt.cli.output import print_json
-from specfit_opt.cli.progress import progress_bar
+from specfit_opt.cli.output import print_json, progress_bar
 
 from .options import add_model_options, load_model, named, warnings_as_notes
 

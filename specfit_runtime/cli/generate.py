@@ -10,10 +10,10 @@ import sys
 from functools import partial
 from typing import Any, Literal
 
+from specfit_opt.checks import Whole
 from specfit_opt.cli import generate as instances
 from specfit_opt.cli.output import print_json
 from specfit_opt.policies import POLICIES, make_policy
-from specfit_opt.schema import Whole
 
 from ..errors import InvalidInputError
 from ..predictors import PREDICTORS

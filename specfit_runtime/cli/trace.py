@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from specfit_opt.cli.output import print_json
-from specfit_opt.cli.progress import progress_bar
+from specfit_opt.cli.output import print_json, progress_bar
 
 from ..errors import InvalidInputError
 from .options import (

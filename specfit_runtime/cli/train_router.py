@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from specfit_opt.cli.output import print_json
-from specfit_opt.cli.progress import progress_bar
+from specfit_opt.cli.output import print_json, progress_bar
 
 
 def add_parser(commands: Any) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from specfit_opt.checks import shown
 from specfit_opt.path_weights import PathWeights
 from specfit_opt.replay.caches.admit import LEAST_WEIGHT
-from specfit_opt.schema import shown
 
 from ..errors import InvalidInputError
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from specfit_opt.policies import DraftLevel
+
 from ..errors import InvalidInputError
 from . import causal_lm, eagle3, prompt_lookup
 from .causal_lm import CausalLmDrafter
 from .eagle3 import Eagle3Drafter
 from .prompt_lookup import PromptLookup
-from .protocol import Candidates, Drafter, DraftLevel
+from .protocol import Candidates, Drafter
 from .registry import DrafterKind
 
 #: Every kind of drafter by its name. The test matrix and the command line read this.

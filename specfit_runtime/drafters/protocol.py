@@ -17,6 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specfit_opt.policies import DraftLevel
+
 from ..errors import DrafterError, InvalidInputError
 
 __all__ = ["Candidates", "DraftLevel", "Drafter"]
@@ -26,34 +28,6 @@ ACCEPTANCE_TRIES = 64
 #: Acceptance below this share is taken for a drafter that does not fit. Random drafts of a
 #: vocabulary of thousands are accepted far less often, working drafters far more.
 LOW_ACCEPTANCE = 0.05
-
-
-@dataclass(frozen=True, eq=False)
-class DraftLevel:
-    """One drafted level of the tree.
-
-    Nodes are numbered in order of creation over the whole tree, level by level; the root is 0.
-
-    Attributes
-    ----------
-    parent : ndarray of int64, shape (m,)
-        Node ids, each among the ``expanded`` of the level before (the root at the first).
-    token : ndarray of int64, shape (m,)
-        Ids in the target's vocabulary; siblings differ.
-    prob : ndarray of float64, shape (m,)
-        Probability of the token after its parent, by the drafter; siblings add up to at most 1.
-    expanded : ndarray of int64
-        Ids of this level whose children the next level would draft, the most probable path first.
-    states : Tensor, shape (m, H_d), or None
-        The drafter's hidden state at each node's parent, from which the node was drafted; None from
-        a drafter without states.
-    """
-
-    parent: NDArray[np.int64]
-    token: NDArray[np.int64]
-    prob: NDArray[np.float64]
-    expanded: NDArray[np.int64]
-    states: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specfit_opt.schema import shown
+from specfit_opt.checks import Whole
 
 from ..errors import BusyError, InvalidInputError
 from ..stores._fork import renew_after_fork
@@ -637,21 +637,13 @@ def _checked_slots(slots: Sequence[int], n_layers: int, n_experts: int) -> tuple
         raise InvalidInputError(
             f"slots are given for {len(counts)} layers, the model has {n_layers} MoE layers"
         )
-    for layer, n in enumerate(counts):
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or not 1 <= n <= n_experts:
-            raise InvalidInputError(
-                f"slots[{layer}] must be a whole number from 1 to {n_experts}, got {shown(n)}"
-            )
-    return tuple(int(n) for n in counts)
+    return tuple(Whole(1, n_experts)(n, f"slots[{layer}]") for layer, n in enumerate(counts))
 
 
 def _checked_scratch(scratch: Any, slots: Sequence[int], n_experts: int) -> int:
     least = 0 if all(n == n_experts for n in slots) else 1
-    if isinstance(scratch, bool) or not isinstance(scratch, (int, np.integer)) or scratch < least:
-        raise InvalidInputError(
-            f"scratch must be a whole number of slots, at least {least}, got {shown(scratch)}"
-        )
-    return int(scratch)
+    count: int = Whole(least)(scratch, "scratch")
+    return count
 
 
 def _allocate(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from specfit_opt.schema import shown
+from specfit_opt.checks import shown
 
 from ..errors import InvalidInputError
 

@@ -13,9 +13,10 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor
 
+from specfit_opt.checks import Kind, checked, shown
 from specfit_opt.files.atomic import named_in_errors
 from specfit_opt.files.strict_json import read_json
-from specfit_opt.schema import Kind, Record, checked, shown
+from specfit_opt.schema import Record
 
 from ..checkpoint import Checkpoint
 from ..errors import CheckpointError, InvalidInputError

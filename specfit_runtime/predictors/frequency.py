@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specfit_opt.schema import shown
+from specfit_opt.checks import Whole
 
 from ..errors import InvalidInputError
 from .registry import DraftNodes, PredictorKind, RoutingPredictor, checked_experts, checked_shape
@@ -62,12 +62,7 @@ class Frequency(RoutingPredictor):
     name = "frequency"
 
     def __init__(self, capacity: int = 8192) -> None:
-        whole = isinstance(capacity, (int, np.integer)) and not isinstance(capacity, bool)
-        if not whole or capacity < 1:
-            raise InvalidInputError(
-                f"capacity must be a positive number of token ids, got {shown(capacity)}"
-            )
-        self.capacity = int(capacity)
+        self.capacity: int = Whole(1)(capacity, "capacity")
         self._shape: tuple[int, int, int] | None = None
 
     def start(self, n_layers: int, n_experts: int, top_k: int) -> None:

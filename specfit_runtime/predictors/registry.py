@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from specfit_opt.routing_predictor import RoutingPredictor
-from specfit_opt.schema import shown
-
-from specfit_opt.routing_predictor import DraftNodes, RoutingPredictor  # noqa: F401
+from specfit_opt.checks import Whole
+from specfit_opt.routing_predictor import (
+    DraftNodes,  # noqa: F401
+    RoutingPredictor,
+)
 
 from ..errors import InvalidInputError
 
@@ -59,13 +60,12 @@ def checked_shape(n_layers: int, n_experts: int, top_k: int) -> tuple[int, int, 
     InvalidInputError
         If one is not, or a token uses more experts than there are.
     """
-    for name, value in (("n_layers", n_layers), ("n_experts", n_experts), ("top_k", top_k)):
-        whole = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
-        if not whole or value < 1:
-            raise InvalidInputError(f"{name} must be a positive integer, got {shown(value)}")
+    n_layers = Whole(1)(n_layers, "n_layers")
+    n_experts = Whole(1)(n_experts, "n_experts")
+    top_k = Whole(1)(top_k, "top_k")
     if top_k > n_experts:
         raise InvalidInputError(f"a token cannot use {top_k} of {n_experts} experts")
-    return int(n_layers), int(n_experts), int(top_k)
+    return n_layers, n_experts, top_k
 
 
 def checked_experts(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specfit_opt.schema import Kind, Real, Text, Whole
+from specfit_opt.checks import Kind, Real, Text, Whole
 
 from ..errors import CheckpointError, InvalidInputError
 from ..families import family_for

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from specfit_opt.schema import Kind, Maybe, Real, Text, Whole
+from specfit_opt.checks import Kind, Maybe, Real, Text, Whole
 
 from ..errors import CheckpointError
 from ._checkpoint_folder import CONFIG, read_folder, read_weights, write_new_folder

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
-from specfit_opt.replay.pool import Pool
 
-from specfit_opt import CostModel, ExpertRouting, evaluate, solve
+from specfit_opt import DraftTree, ExpertRouting, evaluate, solve
 from specfit_opt.expert_union import expert_union
 from specfit_opt.files import Trace
-from specfit_opt.profiles import HardwareProfile
-from specfit_opt.replay.caches import get_cache
+from specfit_opt.policies import Outcome, make_policy
+from specfit_opt.replay import RecordedDecode, RecordedView, SimulatedMachine
+from specfit_opt.routing_predictor import RoutingPredictor
 
 
 @dataclass(frozen=True)

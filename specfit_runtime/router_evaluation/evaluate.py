@@ -9,13 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from specfit_opt.files import Trace
-from specfit_opt.instance import check_sizes
-from specfit_opt.profiles import HardwareProfile, load_profile
-from specfit_opt.profiles.profile import checked_expert_bytes
-from specfit_opt.replay import DEFAULT_CACHE, WARMUP, SimulatedMachine, slots_of
-from specfit_opt.schema import Whole, shown
+from specfit_opt.profiles import HardwareProfile
+from specfit_opt.replay import DEFAULT_CACHE, WARMUP, ReplaySetting, SimulatedMachine
+from specfit_opt.replay.replay import machine_of
 
-from ..errors import InvalidInputError
 from ..predictors import RoutingPredictor, make_predictor
 from .decisions import DecisionQuality, decision_quality
 from .predictions import predict_trace
@@ -82,38 +79,18 @@ def evaluate_router(
     (1.0, 1.0)
     """
     made = make_predictor(predictor)
-    machines = [load_profile(profile) for profile in profiles]
-    if warmup != int(warmup) or warmup < 0:
-        raise InvalidInputError(f"warmup must be a number of positions >= 0, got {shown(warmup)}")
-    most = int(np.diff(trace.cycle_start).max())
     cells: list[tuple[str, SimulatedMachine]] = []
-    for hardware in machines:
-        if hardware.experts_resident:
-            raise InvalidInputError(
-                f"profile {hardware.name} keeps all experts resident, so no cache is replayed; name "
-                "one with a link"
-            )
-        repeat = (
-            hardware.layer_repeat
-            if layer_repeat is None
-            else Whole(1)(layer_repeat, "layer_repeat")
+    for profile in profiles:
+        setting = ReplaySetting.of(
+            trace,
+            profile,
+            cache=cache,
+            expert_bytes=expert_bytes,
+            layer_repeat=layer_repeat,
+            cache_policy="lru",
         )
-        size = expert_bytes
-        if size is None:
-            size = hardware.expert_bytes if trace.expert_bytes is None else trace.expert_bytes
-        layer_bytes = checked_expert_bytes(size, trace.n_layers, trace.n_experts)
-        cost = hardware.cost_model(trace.n_layers, trace.n_experts, layer_bytes, layer_repeat=repeat)
-        check_sizes(cost, 1, most)
-        time = np.broadcast_to(cost.expert_time, trace.n_layers)
-        cost = CostModel(cost.fixed_time, cost.node_time, time)
         cells += [
-            (
-                hardware.name,
-                SimulatedMachine(
-                    cost, hardware.draft_time, slots_of(size, trace.n_experts, layer_bytes, repeat)
-                ),
-            )
-            for size in cache
+            (setting.machine.name, machine_of(trace, setting, slots)) for slots in setting.slots
         ]
     total = trace.n_cycles * (1 + len(cells))
 
@@ -122,8 +99,8 @@ def evaluate_router(
             progress(done, total)
 
     decisions: list[DecisionQuality] = []
-    for profile, machine in cells:
-        decisions.append(decision_quality(trace, made, machine, profile, int(warmup)))
+    for name_of_machine, machine in cells:
+        decisions.append(decision_quality(trace, made, machine, name_of_machine, int(warmup)))
         advance(trace.n_cycles * len(decisions), total)
     before = len(decisions) * trace.n_cycles
     # The decisions were made by copies: only here the predictor learns.

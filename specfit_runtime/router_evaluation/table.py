@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from specfit_opt.cli.table import format_table
-from specfit_opt.cli.units import seconds
+from specfit_opt.text import format_table, seconds
 
 from .result import RouterEvaluation
 

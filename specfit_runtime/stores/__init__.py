@@ -9,7 +9,7 @@ import torch
 from ..errors import InvalidInputError
 from . import disk, pinned, ram
 from ._check import checked_device
-from ._pool import checked_threads
+from ._pool import THREADS
 from .disk import DiskStore
 from .emulated import EmulatedLink, checked_bandwidth
 from .pinned import PinnedStore
@@ -85,7 +85,7 @@ def open_store(
             f'direct_io has no meaning for store "{name}", which reads no files while decoding; '
             f"it is for {takers}"
         )
-    options = StoreOptions(direct_io, checked_threads(io_threads))
+    options = StoreOptions(direct_io, THREADS(io_threads, "io_threads"))
     store = kind.open(index, target, options)
     return store if link_bandwidth is None else EmulatedLink(store, link_bandwidth)
 

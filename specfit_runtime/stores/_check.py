@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from specfit_opt.schema import shown
+from specfit_opt.checks import shown
 
 from ..errors import InvalidInputError
 

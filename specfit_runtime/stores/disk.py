@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from specfit_opt._validate import frozen
+from specfit_opt.arrays import frozen
 
 from ._check import check_fetch, checked_device
 from ._cuda import StagingRing, open_stream
 from ._meter import Meter
-from ._pool import FetchPool, checked_threads
+from ._pool import THREADS, FetchPool
 from ._reader import RecordReader
 from .protocol import ExpertStore, StoreCounters, Ticket
 from .registry import StoreKind
@@ -67,7 +67,7 @@ class DiskStore(ExpertStore):
     ) -> None:
         self.index = index
         self.device = checked_device(device)
-        threads = checked_threads(io_threads)
+        threads = THREADS(io_threads, "io_threads")
         self._direct = direct_io
         self._meter = Meter()
         self._reader = RecordReader(index, direct_io=direct_io, on_bytes=self._meter.moved)

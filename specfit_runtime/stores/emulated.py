@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from specfit_opt.schema import shown
+from specfit_opt.checks import shown
 
 from ..errors import InvalidInputError
 from ._fork import renew_after_fork

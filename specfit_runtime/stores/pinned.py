@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import torch
 
-from specfit_opt._validate import frozen
+from specfit_opt.arrays import frozen
 
 from ..errors import InvalidInputError, StoreError
 from ._check import check_fetch, checked_device
 from ._cuda import CopyStream, EventTicket, lock_pages, release
 from ._load import checked_slabs, load_slabs
 from ._meter import Meter
-from ._pool import CLOSED, checked_threads
+from ._pool import CLOSED, THREADS
 from .protocol import ExpertStore, StoreCounters, Ticket
 from .registry import StoreKind
 
@@ -59,7 +59,7 @@ class PinnedStore(ExpertStore):
         device: torch.device | str = "cuda",
         io_threads: int = 4,
     ) -> None:
-        target, threads = _cuda_device(device), checked_threads(io_threads)
+        target, threads = _cuda_device(device), THREADS(io_threads, "io_threads")
         self._open(index, target, load_slabs(index, self.name, threads))
 
     @classmethod

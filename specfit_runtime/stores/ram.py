@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import torch
 
-from specfit_opt._validate import frozen
+from specfit_opt.arrays import frozen
 
 from ..errors import StoreError
 from ._check import check_fetch, checked_device
@@ -18,7 +18,7 @@ from ._copy import copy_serially
 from ._cuda import open_stream
 from ._load import checked_slabs, load_slabs
 from ._meter import Meter
-from ._pool import CLOSED, DoneTicket, FetchPool, checked_threads
+from ._pool import CLOSED, THREADS, DoneTicket, FetchPool
 from .protocol import ExpertStore, StoreCounters, Ticket
 from .registry import StoreKind
 
@@ -64,7 +64,7 @@ class RamStore(ExpertStore):
         device: torch.device | str = "cpu",
         io_threads: int = 4,
     ) -> None:
-        target, threads = checked_device(device), checked_threads(io_threads)
+        target, threads = checked_device(device), THREADS(io_threads, "io_threads")
         self._open(index, target, load_slabs(index, self.name, threads), threads)
 
     @classmethod
@@ -95,7 +95,7 @@ class RamStore(ExpertStore):
             If a slab is not as the index says, or another argument not as it must be.
         """
         store = cls.__new__(cls)
-        target, threads = checked_device(device), checked_threads(io_threads)
+        target, threads = checked_device(device), THREADS(io_threads, "io_threads")
         store._open(index, target, checked_slabs(index, slabs), threads)
         return store
 

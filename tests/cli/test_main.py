@@ -70,8 +70,8 @@ ERRORS = {
         ("solve", "tree.npz", "--method", "eagle", "--option", "budget=many"),
         "budget",
     ),
-    "a negative rate": (("solve", "tree.npz", "--rate", "-1"), "rate must be finite"),
-    "a rate that is no number": (("compare", "tree.npz", "--rate", "nan"), "rate must be finite"),
+    "a negative rate": (("solve", "tree.npz", "--rate", "-1"), "rate must be a finite"),
+    "a rate that is no number": (("compare", "tree.npz", "--rate", "nan"), "rate must be a finite"),
     "no room for the root": (("compare", "tree.npz", "--max-nodes", "0"), "max_nodes"),
     "no time": (("solve", "tree.npz", "--time-limit", "0"), "time_limit"),
     "two trees for one picture": (

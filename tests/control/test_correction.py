@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from specfit_opt import CostModel
-from specfit_opt.errors import InvalidInputError
-from specfit_runtime.calibration import CycleMeasurement, OnlineCorrection
 from specfit_opt.control.correction import (
     LEAST_MISS_RATIO,
     MOST_MISS_RATIO,
     MOST_SCALE,
     WINDOW,
 )
+from specfit_opt.errors import InvalidInputError
+from specfit_runtime.calibration import CycleMeasurement, OnlineCorrection
 
 L = 6
 EXPERT_TIME = 1e-3 * np.arange(1, L + 1)

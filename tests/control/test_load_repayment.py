@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specfit_opt.replay.caches import get_cache
 from specfit_opt.control.load_repayment import LoadRepayment
+from specfit_opt.replay.caches import get_cache
 
 L, E = 2, 32
 

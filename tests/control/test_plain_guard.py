@@ -8,14 +8,14 @@ from fake_view import FakeView
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specfit_opt.control.plain_cache import PlainCache
+from specfit_opt.control.plain_guard import PlainGuard
+from specfit_opt.control.plain_time import PlainTime
+from specfit_opt.control.speculation_budget import SpeculationBudget
+from specfit_opt.control.waste_bias import WasteBias
+from specfit_opt.policies import Choice, Outcome, SpecFitPolicy
 from specfit_opt.replay.caches import get_cache
 from specfit_runtime.expert_cache import EVICTION_POLICIES
-from specfit_opt.policies import Choice, Outcome, SpecFitPolicy
-from specfit_opt.control.waste_bias import WasteBias
-from specfit_opt.control.speculation_budget import SpeculationBudget
-from specfit_opt.control.plain_guard import PlainGuard
-from specfit_opt.control.plain_cache import PlainCache
-from specfit_opt.control.plain_time import PlainTime
 
 
 class TestPlainCache:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from specfit_runtime.simulation import Machine, SimulatedCycle, SimulatedDecode
 
 from specfit_opt import CostModel
 from specfit_opt.data import example_trace
 from specfit_opt.files import Trace, load_trace
 from specfit_opt.policies import Policy, SpecFitPolicy, make_policy
 from specfit_runtime.predictors import make_predictor
-from specfit_runtime.simulation import Machine, SimulatedCycle, SimulatedDecode
 
 FIXED = ("chain-1", "chain-2", "chain-4", "eagle-8")
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specfit_opt import CostModel
-from specfit_runtime.errors import InvalidInputError
 from specfit_opt.policies import POLICIES, Choice, Outcome, Policy, make_policy
+from specfit_runtime.errors import InvalidInputError
 
 
 def unguarded(name: str) -> Policy:

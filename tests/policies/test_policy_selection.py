@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specfit_opt import CostModel, DraftTree, ExpertRouting, evaluate, solve
-from specfit_opt.policies import Choice, SpecFitPolicy, make_policy
 from specfit_opt.control.waste_prices import WastePrices
+from specfit_opt.policies import Choice, SpecFitPolicy, make_policy
 
 
 def drawn(view: FakeView) -> tuple[DraftTree, ExpertRouting, CostModel]:

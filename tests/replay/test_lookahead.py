@@ -7,15 +7,6 @@ import math
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-
-from specfit_opt import CostModel
-from specfit_opt.data import example_trace
-from specfit_opt.files import Trace
-from specfit_opt.control.acceptance import AcceptanceCalibrator
-from specfit_runtime.errors import InvalidInputError
-from specfit_opt.expert_union import expert_union
-from specfit_opt.policies import POLICIES, Choice, DraftView, SpecFitPolicy, make_policy
-from specfit_runtime.predictors import make_predictor
 from specfit_runtime.simulation import (
     Lookahead,
     Machine,
@@ -24,6 +15,15 @@ from specfit_runtime.simulation import (
     SimulatedDecode,
     simulate,
 )
+
+from specfit_opt import CostModel
+from specfit_opt.control.acceptance import AcceptanceCalibrator
+from specfit_opt.data import example_trace
+from specfit_opt.expert_union import expert_union
+from specfit_opt.files import Trace
+from specfit_opt.policies import POLICIES, Choice, DraftView, SpecFitPolicy, make_policy
+from specfit_runtime.errors import InvalidInputError
+from specfit_runtime.predictors import make_predictor
 
 #: Drafted with this probability, in the trace below.
 CHANCE = 0.3

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from random_trace import random_trace
+from specfit_runtime.simulation import simulate
 
 from specfit_opt.data import EXAMPLE_EXPERT_BYTES, EXAMPLE_LAYER_REPEAT, example_trace
+from specfit_opt.policies import POLICIES
 from specfit_opt.replay import CACHES, replay
 from specfit_runtime.errors import InvalidInputError
-from specfit_opt.policies import POLICIES
 from specfit_runtime.predictors import PREDICTORS, RoutingPredictor, make_predictor
-from specfit_runtime.simulation import simulate
 
 PRICES = {"expert_bytes": EXAMPLE_EXPERT_BYTES, "layer_repeat": EXAMPLE_LAYER_REPEAT}
 FIXED = ("ar", "chain-1", "chain-4", "eagle-8", "eagle-32")

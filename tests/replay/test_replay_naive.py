@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from naive_replay import fixed_choice, naive_replay
 from random_trace import random_trace
+from specfit_opt.replay.pool import Pool
 
+from specfit_opt.policies import Choice, PassState, Policy
 from specfit_opt.profiles import HardwareProfile
 from specfit_opt.replay import ReplayResult, make_policy, replay
-from specfit_opt.policies import Choice, PassState, Policy
-from specfit_opt.replay.pool import Pool
 
 TIMES: dict[str, Any] = {"bandwidth": 3e9, "fixed_time": 0.01, "draft_time": 0.0007}
 

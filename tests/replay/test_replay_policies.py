@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from random_trace import random_trace
+from specfit_opt.replay.pool import Pool
 
 from specfit_opt.cost import CostModel
 from specfit_opt.errors import InvalidInputError
 from specfit_opt.files import Trace
 from specfit_opt.methods import METHODS
-from specfit_opt.replay import FIXED_POLICIES, POLICIES, default_policies, make_policy, replay
 from specfit_opt.policies import Choice, PassState, SpecfitPolicy, make_policies
-from specfit_opt.replay.pool import Pool
+from specfit_opt.replay import FIXED_POLICIES, POLICIES, default_policies, make_policy, replay
 from specfit_opt.search import TreeSearch
 
 #: Every registered policy; mip is exercised once on its own, because it is slow.

@@ -67,10 +67,10 @@ def test_table(results: list[ReplayResult]) -> None:
     )
     assert second.splitlines()[0].startswith("example-trace, pcie4, lru cache of 32 of 64")
     lines = first.splitlines()[1:]
-    assert len(lines) == 4
+    assert len(lines) == 5
     assert lines[0].split()[:4] == ["policy", "tokens/s", "passes", "tokens/pass"]
     assert len({len(line) for line in lines}) == 1
-    for line, r in zip(lines[1:], results, strict=False):
+    for line, r in zip(lines[2:], results, strict=False):
         cells = line.split()
         assert cells[0] == r.policy
         assert float(cells[1]) == pytest.approx(r.tokens_per_second, abs=0.005)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from benchmark_scripts import benchmark_script
+from specfit_runtime.simulation import simulate
 
 from specfit_opt.data import EXAMPLE_EXPERT_BYTES, EXAMPLE_LAYER_REPEAT, example_trace
 from specfit_opt.files import save_trace
 from specfit_opt.replay import replay
-from specfit_runtime.simulation import simulate
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specfit_opt.cli.progress import progress_bar
+from specfit_opt.cli.output import progress_bar
 from specfit_opt.files import Trace, load_trace, save_trace
 from specfit_runtime import demo_model
 from specfit_runtime.cli.options import load_tokenizer

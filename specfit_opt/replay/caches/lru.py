@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._validate import frozen
+from ...arrays import frozen
 from .registry import Cache, CacheKind
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._validate import frozen
+from ...arrays import frozen
 from .registry import Cache
 
 

@@ -11,10 +11,10 @@ import torch
 from tiny_drafters import tiny_lm
 from tiny_models import tiny_model, tiny_prompt
 
+from specfit_opt.policies import make_policy
 from specfit_runtime import SpecFit, calibrate, load_offloaded, offload_of
 from specfit_runtime.drafters import make_drafter
 from specfit_runtime.errors import BusyError
-from specfit_opt.policies import make_policy
 from specfit_runtime.predictors import make_predictor
 from specfit_runtime.tracing import record_trace
 

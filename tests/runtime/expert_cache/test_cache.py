@@ -668,7 +668,7 @@ def test_slots_for_other_layers() -> None:
 
 @pytest.mark.parametrize("scratch", [0, -1, True, 1.5, None])
 def test_bad_scratch(scratch: Any) -> None:
-    with pytest.raises(InvalidInputError, match="scratch must be a whole number of slots"):
+    with pytest.raises(InvalidInputError, match="scratch must be a whole number of at least 1"):
         cache_of(scratch=scratch)
 
 

@@ -262,7 +262,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"warmup": -1}, "warmup must be a number of positions"),
+            ({"warmup": -1}, "warmup must be a whole number of at least 0"),
             ({"cache": ["75 slots"]}, "unit 'slots' is unknown"),
             ({"profiles": ["no-such"]}, "profile 'no-such' is unknown"),
             ({"profiles": ["hbm"]}, "keeps all experts resident"),

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from ..instance import Instance
-from ..routing import ExpertRouting
-from ..tree import DraftTree
+from .instance import Instance
+from .routing import ExpertRouting
+from .tree import DraftTree
 
 
 def used_experts(routing: ExpertRouting) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""Checks shared by the data classes: arrays in, read-only contiguous arrays out."""
+"""Checks of arrays from outside: what is taken comes out read-only and contiguous."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InvalidInputError
-from .limits import MOST_RATE, MOST_SECONDS
-from .schema import shown
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
@@ -73,22 +71,6 @@ def float_array(value: Any, name: str) -> NDArray[np.float64]:
     return converted
 
 
-def nonnegative_number(value: Any, name: str, unit: str, most: float = MOST_SECONDS) -> float:
-    """Return ``value`` as a finite float from 0 to ``most``.
-
-    Raises
-    ------
-    InvalidInputError
-        If it is not a number, NaN, infinite, negative or larger.
-    """
-    number = real_number(value, name, unit)
-    if 0.0 <= number <= most:
-        return number + 0.0  # -0.0 becomes 0.0
-    if not 0.0 <= number < np.inf:
-        raise InvalidInputError(f"{name} must be finite and >= 0 {unit}, got {number}")
-    raise InvalidInputError(f"{name} must be at most {most:g} {unit}, got {number}")
-
-
 def is_scalar(value: Any, name: str) -> bool:
     """Return whether ``value`` has no dimensions.
 
@@ -98,57 +80,6 @@ def is_scalar(value: Any, name: str) -> bool:
         If it is no number and no rectangular nest of sequences.
     """
     return type(value) is float or as_array(value, name).ndim == 0
-
-
-def checked_rate(rate: Any) -> float | None:
-    """Return ``rate`` as a float from 0 to 1e18 in tokens per second, or None.
-
-    Raises
-    ------
-    InvalidInputError
-        If it is neither.
-    """
-    if rate is None:
-        return None
-    return nonnegative_number(rate, "rate", "tokens per second", MOST_RATE)
-
-
-def checked_time_limit(seconds: Any) -> float | None:
-    """Return a time limit as a positive float in seconds, inf included, or None.
-
-    Raises
-    ------
-    InvalidInputError
-        If it is neither.
-    """
-    if seconds is None:
-        return None
-    number = real_number(seconds, "time_limit", "seconds")
-    if not number > 0.0:
-        raise InvalidInputError(
-            f"time_limit must be a positive number of seconds, got {shown(seconds)}"
-        )
-    return number
-
-
-def is_whole(value: Any) -> bool:
-    """Return whether ``value`` is an integer; True and False are not."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
-def positive_integer(value: Any, name: str, most: int | None = None) -> int:
-    """Return ``value`` as an int >= 1, and at most ``most`` if given.
-
-    Raises
-    ------
-    InvalidInputError
-        If it is no integer or out of range.
-    """
-    if not is_whole(value) or value < 1:
-        raise InvalidInputError(f"{name} must be a positive integer, got {shown(value)}")
-    if most is not None and value > most:
-        raise InvalidInputError(f"{name} = {shown(value)}; at most {most} are taken")
-    return int(value)
 
 
 def as_array(value: Any, name: str) -> NDArray[Any]:
@@ -168,29 +99,6 @@ def as_array(value: Any, name: str) -> NDArray[Any]:
         return np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidInputError(f"{name} is not a rectangular array: {error}") from None
-
-
-def real_number(value: Any, name: str, unit: str) -> float:
-    """Return ``value`` as a float, which may be NaN or infinite.
-
-    Raises
-    ------
-    InvalidInputError
-        If it is no real number: text, True, an array, an integer of 400 digits.
-    """
-    if type(value) is float:  # the usual case, and this is a hot path
-        return value
-    try:
-        kind = getattr(getattr(value, "dtype", None), "kind", "f")  # of arrays and their scalars
-        if isinstance(value, (str, bytes, bool)) or kind not in "iuf" or np.ndim(value) > 0:
-            raise TypeError
-        return float(value)
-    except (TypeError, ValueError):
-        raise InvalidInputError(f"{name} must be a number of {unit}, got {shown(value)}") from None
-    except OverflowError:
-        raise InvalidInputError(
-            f"{name} is an integer that is too large for double precision"
-        ) from None
 
 
 def _private(array: NDArray[Any], value: Any, dtype: Any) -> NDArray[Any]:
