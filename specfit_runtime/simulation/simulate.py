@@ -166,7 +166,7 @@ def _machine(trace: Trace, setting: ReplaySetting, slots: int) -> Machine:
         cost_model=CostModel(cost.fixed_time, cost.node_time, time),
         draft_time=setting.machine.draft_time,
         slots=slots,
-        cache_policy=setting.cache.name,
+        cache_policy=setting.cache_policy,
     )
 
 
@@ -188,7 +188,7 @@ def _result(
         policy=policy.name,
         objective="",
         profile=setting.machine.name,
-        cache_policy=setting.cache.name,
+        cache_policy=setting.cache_policy,
         slots=slots,
         n_experts=trace.n_experts,
         n_layers=trace.n_layers,
