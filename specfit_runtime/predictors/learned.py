@@ -105,7 +105,7 @@ class Learned(RoutingPredictor):
         )
         with torch.inference_mode():
             scores = network(token, depth, self._states(nodes, device))
-            best = scores.topk(network.shape.top_k, dim=-1).indices
+            best: Tensor = scores.topk(network.shape.top_k, dim=-1).indices
             return best.to("cpu", torch.int32).numpy()
 
     def observe(self, tokens: Sequence[int] | NDArray[np.integer], experts: NDArray[Any]) -> None:
