@@ -162,7 +162,8 @@ def link_bandwidth(expert_cache: float, ratio: float) -> float:
 
     model = load(expert_cache, None)
     with offload_of(model) as offload:
-        one = calibrate(model, max_nodes=1).node_time[0]
+        profile = calibrate(model, max_nodes=1)
+        one = profile.fixed_time + profile.node_time
         moved = int(offload.store.moved_bytes.sum()) * offload.top_k
     return moved / (ratio * one)
 

@@ -77,9 +77,9 @@ def contenders() -> dict[str, Callable[[], Any]]:
         "in full": partial(share_policy, 1.0),
         "learned": SpecFitPolicy,
         **{f"{share:g}": partial(share_policy, share) for share in SHARES},
-        "two passes": Lookahead,
-        "and tail": partial(Lookahead, tail=TAIL),
-        "one pass": partial(Lookahead, 1),
+        "two passes": partial(Lookahead, cache_policy="lru"),
+        "and tail": partial(Lookahead, tail=TAIL, cache_policy="lru"),
+        "one pass": partial(Lookahead, 1, cache_policy="lru"),
     }
 
 

@@ -45,13 +45,7 @@ def demo_drafter() -> Path:
     Raises
     ------
     FileNotFoundError
-        If the package was installed without its data.
-
-    Examples
-    --------
-    >>> from specfit_runtime import demo_drafter
-    >>> (demo_drafter() / "config.json").exists()
-    True
+        As `demo_model`.
     """
     return _folder("drafter")
 
@@ -68,13 +62,7 @@ def demo_predictor() -> Path:
     Raises
     ------
     FileNotFoundError
-        If the package was installed without its data.
-
-    Examples
-    --------
-    >>> from specfit_runtime import demo_predictor
-    >>> (demo_predictor() / "config.json").exists()
-    True
+        As `demo_model`.
     """
     return _folder("predictor")
 

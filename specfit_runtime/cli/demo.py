@@ -182,7 +182,8 @@ def _decode(
     """
     import torch
 
-    from ..offload import load_offloaded, offload_of
+    from ..load import load_offloaded
+    from ..offload import offload_of
     from ..report import DecodeReport
     from ..speculate import SpecFit
 

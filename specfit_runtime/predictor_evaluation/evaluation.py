@@ -104,7 +104,7 @@ def evaluate_predictor(
     profiles : iterable of str, path or HardwareProfile
         The machines whose prices the decisions are made at.
     cache : sequence of int or str
-        Cache sizes, see :func:`specfit_opt.replay.slots_of`.
+        Cache sizes, see :func:`specfit_opt.caches.slots_of`.
     expert_bytes : int or array_like of int, shape (L,), optional
         Bytes of one expert, per recorded layer; default the trace's, else the profile's.
     layer_repeat : int, optional

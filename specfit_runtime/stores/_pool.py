@@ -13,14 +13,13 @@ import torch
 from specfit_opt.checks import Whole
 
 from ..errors import StoreError
+from ..forking import renew_after_fork
 from ._cuda import is_over
-from ._fork import renew_after_fork
 from ._meter import Meter
-from .protocol import Ticket
+from .expert_store import Ticket
 
 #: What a fetch from a closed store says.
 CLOSED = "the expert store is closed; load the model again"
-
 
 #: How many threads read.
 THREADS = Whole(1)

@@ -17,9 +17,10 @@ from specfit_opt.control.correction import (
     MOST_MISS_RATIO,
     MOST_SCALE,
     WINDOW,
+    CycleMeasurement,
+    OnlineCorrection,
 )
 from specfit_opt.errors import InvalidInputError
-from specfit_runtime.calibration import CycleMeasurement, OnlineCorrection
 
 L = 6
 EXPERT_TIME = 1e-3 * np.arange(1, L + 1)
@@ -78,6 +79,11 @@ def compute(model: CostModel, n: int) -> float:
     return model.fixed_time + float(model.node_table(64)[n])
 
 
+def expert_scale(correction: OnlineCorrection) -> NDArray[np.float64]:
+    """Return what an expert of each layer costs over what the profile says."""
+    return np.asarray(correction.cost_model().expert_time) / EXPERT_TIME
+
+
 # ---- before the first cycle
 
 
@@ -99,11 +105,12 @@ def test_a_new_correction_says_what_the_profile_says() -> None:
 
 def test_a_true_profile_stays_as_it_is() -> None:
     correction = decode(Machine(noise=0.0, search=0.0), 200)
-    assert correction.compute_scale == pytest.approx(1.0)
-    assert correction.compute_constant == pytest.approx(0.0, abs=1e-9)
-    assert correction.transfer_scale == pytest.approx(1.0)
+    model = correction.cost_model()
+    assert model.node_table(64) == pytest.approx(TABLE)
+    assert model.fixed_time == 0.0
+    # What was missed beyond the predicted, by chance, is charged.
+    assert expert_scale(correction) == pytest.approx(np.ones(L), rel=0.2)
     assert correction.level_time(1) == pytest.approx(0.004)
-    assert correction.other_time == 0.0
 
 
 # ---- convergence
@@ -128,13 +135,11 @@ def test_learns_a_machine_that_differs_in_everything(stalls: float, seed: int) -
     for n in (1, 8, 40):
         truth = true.scale * TABLE[n] + true.constant + true.other
         assert compute(model, n) == pytest.approx(truth, rel=0.12)
-    assert correction.transfer_scale == pytest.approx(0.6, rel=0.1)
-    assert correction.miss_ratio == pytest.approx(true.misses, rel=0.3)
-    assert np.mean(correction.miss_ratio) == pytest.approx(1.7, rel=0.1)
-    assert model.expert_time == pytest.approx(0.6 * 1.7 * EXPERT_TIME, rel=0.35)
+    assert expert_scale(correction) == pytest.approx(0.6 * true.misses, rel=0.35)
+    assert expert_scale(correction).mean() == pytest.approx(0.6 * 1.7, rel=0.15)
+    assert model.fixed_time == pytest.approx(0.002, rel=0.1)
     assert correction.level_time(1) == pytest.approx(0.0064, rel=0.1)
     assert correction.level_time(3) == pytest.approx(0.0034, rel=0.1)
-    assert correction.other_time == pytest.approx(0.002, rel=0.1)
     if not stalls:
         assert abs(correction.error().bias) < 0.05
         assert correction.error().mean_relative_error < 0.2
@@ -169,7 +174,7 @@ def test_follows_a_machine_that_changes(sizes: tuple[int, ...], factor: float) -
     model = correction.cost_model()
     for n in sizes:
         assert compute(model, n) == pytest.approx(machine.scale * TABLE[n], rel=0.08)
-    assert correction.transfer_scale == pytest.approx(machine.transfer, rel=0.08)
+    assert expert_scale(correction).mean() == pytest.approx(machine.transfer, rel=0.2)
 
 
 def test_one_size_alone_leaves_the_shape_as_calibrated() -> None:
@@ -183,30 +188,31 @@ def test_one_size_alone_leaves_the_shape_as_calibrated() -> None:
 def test_layers_with_enough_misses_have_their_own_ratio() -> None:
     ratios = np.array([0.5, 1.0, 1.5, 2.0, 3.0, 4.0])
     correction = decode(Machine(misses=ratios), 400)
-    assert correction.miss_ratio == pytest.approx(ratios, rel=0.35)
+    assert expert_scale(correction) == pytest.approx(ratios, rel=0.35)
     # A layer that has seen nothing leans on the others.
     correction = OnlineCorrection(BASE)
     for _ in range(100):
         predicted = np.array([4.0] * (L - 1) + [0.0])
-        correction.update(CycleMeasurement(1, predicted, 2.0 * predicted, 0.02, 0.02))
-    assert correction.miss_ratio == pytest.approx([2.0] * L, rel=0.1)
+        waiting = 2.0 * float(predicted @ EXPERT_TIME)
+        correction.update(CycleMeasurement(1, predicted, 2.0 * predicted, TABLE[1], waiting))
+    assert expert_scale(correction) == pytest.approx([2.0] * L, rel=0.1)
 
 
 def test_misses_nobody_predicted_raise_the_price() -> None:
     correction = OnlineCorrection(BASE)
+    waiting = 2.0 * float(EXPERT_TIME.sum())
     for _ in range(100):
-        correction.update(CycleMeasurement(1, [0.0] * L, [2.0] * L, 0.02, 0.02))
-    assert correction.miss_ratio == pytest.approx([MOST_MISS_RATIO] * L)
+        correction.update(CycleMeasurement(1, [0.0] * L, [2.0] * L, TABLE[1], waiting))
+    assert expert_scale(correction) == pytest.approx([MOST_MISS_RATIO] * L)
     for _ in range(500):
-        correction.update(CycleMeasurement(1, [8.0] * L, [0.0] * L, 0.02, 0.0))
-    assert correction.miss_ratio == pytest.approx([LEAST_MISS_RATIO] * L)
+        correction.update(CycleMeasurement(1, [8.0] * L, [0.0] * L, TABLE[1], 0.0))
+    assert expert_scale(correction) == pytest.approx([LEAST_MISS_RATIO] * L)
 
 
 def test_search_without_levels_is_overhead() -> None:
     correction = OnlineCorrection(BASE)
     for _ in range(20):
         correction.update(CycleMeasurement(1, [0.0] * L, [0.0] * L, TABLE[1], 0.0, (), 1e-3, 2e-3))
-    assert correction.other_time == pytest.approx(3e-3)
     assert correction.level_time(1) == 0.0
     assert correction.cost_model().fixed_time == pytest.approx(3e-3, rel=0.01)
 
@@ -215,7 +221,6 @@ def test_overlap_makes_transfers_cheap_but_not_negative() -> None:
     correction = OnlineCorrection(BASE)
     for _ in range(40):
         correction.update(CycleMeasurement(1, [1.0] * L, [1.0] * L, TABLE[1], 0.0))
-    assert correction.transfer_scale == 0.0
     assert correction.cost_model().expert_time == pytest.approx(np.zeros(L))
 
 
@@ -233,9 +238,6 @@ def test_what_a_miss_costs_without_any_waiting_is_still_charged(
         seconds = 1.2 * TABLE[n] + 0.8 * float(misses @ EXPERT_TIME)
         noise = float(np.exp(0.03 * rng.normal()))
         correction.update(CycleMeasurement(n, misses, misses, seconds * noise))
-    assert correction.transfer_scale == 0.0
-    assert correction.handling_scale == pytest.approx(0.8, rel=0.15)
-    assert correction.expert_scale == correction.handling_scale
     model = correction.cost_model()
     assert model.expert_time == pytest.approx(0.8 * EXPERT_TIME, rel=0.2)
     for n in sizes:
@@ -245,16 +247,14 @@ def test_what_a_miss_costs_without_any_waiting_is_still_charged(
 
 def test_a_calibrated_share_of_handling_is_not_charged_twice() -> None:
     correction = OnlineCorrection(BASE, handling=0.25)
-    assert correction.transfer_scale == 0.75
-    assert correction.expert_scale == 1.0
     assert correction.cost_model().expert_time == pytest.approx(EXPERT_TIME)
     misses = np.array([2.0, 1.0, 0.0, 1.0, 3.0, 1.0])
     moving = float(misses @ EXPERT_TIME)
     for _ in range(100):
         cycle = CycleMeasurement(4, misses, misses, TABLE[4] + 0.25 * moving, 0.75 * moving)
         correction.update(cycle)
-    assert correction.compute_scale == pytest.approx(1.0)
-    assert correction.expert_scale == pytest.approx(1.0)
+    assert correction.cost_model().node_table(64) == pytest.approx(TABLE)
+    assert correction.cost_model().expert_time == pytest.approx(EXPERT_TIME)
     assert correction.error().mean_relative_error == pytest.approx(0.0, abs=1e-9)
 
 
@@ -264,11 +264,16 @@ def test_misses_that_come_with_quicker_passes_are_not_rewarded() -> None:
         misses = np.full(L, float(i % 4))
         seconds = TABLE[4] * (1.0 - 0.1 * (i % 4))
         correction.update(CycleMeasurement(4, misses, misses, seconds))
-    assert correction.handling_scale == pytest.approx(0.0, abs=1e-9)
-    assert 0.6 < correction.compute_scale < 1.0
+    assert correction.cost_model().expert_time == pytest.approx(np.zeros(L), abs=1e-9)
+    assert 0.6 * TABLE[4] < compute(correction.cost_model(), 4) < TABLE[4]
 
 
 # ---- other forms of cost models
+
+
+def test_the_time_of_resident_experts_is_passed_on() -> None:
+    base = CostModel(0.0, TABLE, EXPERT_TIME, 1e-5)
+    assert decode(Machine(scale=2.0), 40, OnlineCorrection(base)).cost_model().resident_time == 1e-5
 
 
 def test_affine_node_time_and_experts_that_differ() -> None:
@@ -295,7 +300,6 @@ def test_a_constant_below_zero_comes_off_the_table() -> None:
         correction.update(CycleMeasurement(n, [0.0] * L, [0.0] * L, 2.0 * TABLE[n] - 0.01))
     model = correction.cost_model()
     assert model.fixed_time == 0.0
-    assert correction.compute_constant < 0.0
     for n in (1, 8, 40):
         assert compute(model, n) == pytest.approx(2.0 * TABLE[n] - 0.01, rel=0.03)
     assert (model.node_table(64) >= 0.0).all()
@@ -368,7 +372,7 @@ def test_whatever_is_measured_the_model_stays_valid(
         model = correction.cost_model()  # which checks that it is finite and >= 0
         assert (np.diff(model.node_table(64)[1:]) >= 0.0).all()
         assert math.isfinite(correction.predict(n, [misses] * L, 3))
-        assert 1.0 / MOST_SCALE <= correction.compute_scale <= MOST_SCALE
+        assert (expert_scale(correction) <= 2.0 * MOST_SCALE * MOST_MISS_RATIO).all()
     assert correction.error().cycles <= len(cycles)
     assert math.isfinite(correction.error().mean_relative_error)
 
@@ -413,8 +417,6 @@ def test_what_does_not_fit_the_base_model() -> None:
     assert correction.error().cycles == 0
     with pytest.raises(InvalidInputError, match="must have an expert_time per layer"):
         OnlineCorrection(CostModel(0.0, TABLE, 1e-3))
-    with pytest.raises(InvalidInputError, match=r"resident_time 0\.5; it must be 0"):
-        OnlineCorrection(CostModel(0.0, TABLE, EXPERT_TIME, 0.5))
     with pytest.raises(InvalidInputError, match="handling must be a finite number"):
         OnlineCorrection(BASE, handling=1.5)
     with pytest.raises(InvalidInputError, match=r"draft_time\[1\] must be a finite"):

@@ -150,27 +150,9 @@ def _make_runtime_profile(folder: Path) -> None:
 
 
 def _use_runtime_profile(folder: Path) -> None:
-    from specfit_runtime.calibration import load_profile
+    from specfit_runtime.calibration import load_runtime_profile
 
-    profile = load_profile(folder / "p.json")
-    profile.node_table(20)
-    profile.cost_model(1 if profile.drafter else 0)
-    profile.cost_model(form="affine")
-
-
-def _make_report(folder: Path) -> None:
-    from samples import cycle, report
-
-    cycles = (cycle(), cycle(4, accepted=0, committed=1, predicted_seconds=None))
-    report(cycles, link_bandwidth=1e9, warnings=("größer",)).write_jsonl(folder / "r.jsonl")
-
-
-def _use_report(folder: Path) -> None:
-    from specfit_runtime.report import DecodeReport
-
-    report = DecodeReport.read_jsonl(folder / "r.jsonl")
-    report.summary()
-    json.dumps(report.to_dict(), allow_nan=False)
+    load_runtime_profile(folder / "p.json").cost_model()
 
 
 def _make_prompts(folder: Path) -> None:
@@ -277,7 +259,6 @@ FILE_KINDS: dict[str, FileKind] = {
     "trace": FileKind(_make_trace, _use_trace, 2),
     "hardware profile": FileKind(_make_hardware_profile, _use_hardware_profile),
     "runtime profile": FileKind(_make_runtime_profile, _use_runtime_profile),
-    "report": FileKind(_make_report, _use_report),
     "prompts": FileKind(_make_prompts, _use_prompts),
     "routing network": FileKind(_make_network, _use_network),
     "eagle3 specforge": FileKind(_make_eagle3("specforge"), _use_drafter("eagle3")),

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from specfit_runtime.simulation import Machine, SimulatedCycle, SimulatedDecode
 
 from specfit_opt import CostModel
 from specfit_opt.data import example_trace
 from specfit_opt.files import Trace, load_trace
 from specfit_opt.policies import Policy, SpecFitPolicy, make_policy
+from specfit_opt.replay import RecordedDecode, ReplayedCycle, SimulatedMachine
 from specfit_runtime.predictors import make_predictor
 
 FIXED = ("chain-1", "chain-2", "chain-4", "eagle-8")
@@ -31,8 +31,8 @@ def machine(
     node_time: float = 0.02,
     jitter: float = 0.0,
     cache_policy: str = "lru",
-) -> Machine:
-    return Machine(
+) -> SimulatedMachine:
+    return SimulatedMachine(
         cost_model=CostModel(1.0, node_time, np.full(8, cold / 32)),
         draft_time=level_time,
         slots=slots,
@@ -41,21 +41,16 @@ def machine(
     )
 
 
-def simulation(
-    trace: Trace, policy: str | Policy, on: Machine, warmup: int = 12
-) -> SimulatedDecode:
-    predictor = make_predictor("frequency")
-    return SimulatedDecode(trace, make_policy(policy), on, predictor, warmup=warmup)
-
-
 def decode(
-    trace: Trace, policy: str | Policy, on: Machine, warmup: int = 12
-) -> list[SimulatedCycle]:
-    run = simulation(trace, policy, on, warmup)
+    trace: Trace, policy: str | Policy, on: SimulatedMachine, warmup: int = 12
+) -> list[ReplayedCycle]:
+    run = RecordedDecode(
+        trace, make_policy(policy), on, make_predictor("frequency"), warmup=warmup
+    )
     return [cycle for first, end in trace.prompts for cycle in run.text(first, end)]
 
 
-def speed(cycles: list[SimulatedCycle]) -> float:
+def speed(cycles: list[ReplayedCycle]) -> float:
     return sum(c.committed for c in cycles) / sum(c.seconds for c in cycles)
 
 
@@ -109,11 +104,12 @@ def test_noise_in_the_time_of_a_pass_does_not_mislead_it() -> None:
 def test_the_guard_knows_what_plain_decoding_takes() -> None:
     on = machine(16, 5.0, 0.02)
     trace = example_trace()
-    simulated = simulation(trace, SpecFitPolicy(), on)
+    recorded = RecordedDecode(trace, SpecFitPolicy(), on, make_predictor("frequency"))
     told: list[float] = []
-    running = simulated.policy
+    running = recorded.policy
     assert isinstance(running, SpecFitPolicy)
-    budget = running._guard.budget
+    assert running.guard is not None
+    budget = running.guard.budget
     settle = budget.settle
 
     def watched(plain_seconds: float, tokens: int, gained: float, speculated: bool) -> None:
@@ -121,7 +117,7 @@ def test_the_guard_knows_what_plain_decoding_takes() -> None:
         settle(plain_seconds, tokens, gained, speculated)
 
     budget.settle = watched  # type: ignore[method-assign]
-    cycles = [cycle for first, end in trace.prompts for cycle in simulated.text(first, end)]
+    cycles = [cycle for first, end in trace.prompts for cycle in recorded.text(first, end)]
     assert sum(c.levels > 0 for c in cycles) > 20
     # Its shadow starts each text from the real cache, hence the slack.
     plain = sum(c.seconds for c in decode(trace, "ar", on, warmup=0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain, combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ from fake_view import FakeView, random_view
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specfit_opt import CostModel, DraftTree, ExpertRouting, evaluate, solve
+from specfit_opt import CostModel, DraftTree, ExpertRouting, TreeSearch, evaluate, solve
 from specfit_opt.control.waste_prices import WastePrices
-from specfit_opt.policies import Choice, SpecFitPolicy, make_policy
+from specfit_opt.policies import Choice, Policy, Ratio, SpecFitPolicy, make_policy
 
 
 def drawn(view: FakeView) -> tuple[DraftTree, ExpertRouting, CostModel]:
@@ -59,25 +60,45 @@ def waste_of(view: FakeView, nodes: list[int], met: np.ndarray) -> float:
     return float((time * (1.0 - met))[used & ~view.resident].sum())
 
 
-@given(seed=st.integers(0, 100_000), surplus=st.booleans())
-def test_specfit_chooses_what_solve_chooses(seed: int, surplus: bool) -> None:
+#: With these another level is expected to pay, wherever the drafter has one to give.
+WORTHWHILE: dict[str, Any] = {"acceptance": (0.9,), "level_time": 0.01}
+
+
+@given(seed=st.integers(0, 100_000), surplus=st.booleans(), levels=st.integers(1, 4))
+def test_ratio_chooses_what_solve_chooses(seed: int, surplus: bool, levels: int) -> None:
     view = random_view(seed, rate=0.6)
     objective = "surplus" if surplus else "ratio"
-    policy = SpecFitPolicy("none", objective=objective, guard=False)
-    choice = policy.choose(view)
+    choice = Ratio(stop="none", objective=objective, levels=levels).choose(view)
     expected = solve(*drawn(view), rate=0.6 if surplus else None)
-    assert choice.objective == pytest.approx(expected.objective, rel=1e-9, abs=1e-9)
+    assert view.levels <= levels
     assert choice.nodes.tolist() == expected.nodes.tolist()
     assert choice.predicted_time == pytest.approx(expected.cycle_time)
     assert choice.expected_tokens == pytest.approx(expected.expected_tokens)
-    assert choice.predicted_misses is not None
-    assert choice.predicted_misses.tolist() == expected.experts_loaded.tolist()
+
+
+@given(seed=st.integers(0, 100_000))
+def test_the_exact_method_and_ratio_over_all_levels_are_one_choice(seed: int) -> None:
+    at_once = make_policy("pool-exact").choose(random_view(seed))
+    level_by_level = Ratio(stop="none").choose(random_view(seed))
+    assert at_once.nodes.tolist() == level_by_level.nodes.tolist()
+    assert at_once.predicted_time == pytest.approx(level_by_level.predicted_time)
+
+
+def test_the_reference_mip_chooses_what_exact_chooses() -> None:
+    pytest.importorskip("ortools")
+    for seed in range(3):
+        found = []
+        for name in ("pool-mip", "pool-exact"):
+            view = random_view(seed)
+            nodes = make_policy(name).choose(view).nodes
+            found.append(evaluate(*drawn(view), nodes).throughput)
+        assert found[0] == pytest.approx(found[1], rel=1e-7)
 
 
 @given(seed=st.integers(0, 100_000))
 def test_the_waste_objective_is_maximised_over_all_closed_sets(seed: int) -> None:
-    view = random_view(seed, depth=3, children=2)
-    policy = SpecFitPolicy("none", guard=False)
+    view = random_view(seed, depth=3, children=2, **WORTHWHILE)
+    policy = SpecFitPolicy(guard=False)
     # The charge per rejected node, before anything was learned: a fifth of the root's loads.
     charge = 0.2 * waste_of(view, [0], np.zeros((2, 6)))
     choice = policy.choose(view)
@@ -98,12 +119,11 @@ def test_the_waste_objective_is_maximised_over_all_closed_sets(seed: int) -> Non
 
 @given(seed=st.integers(0, 100_000))
 def test_predictions_of_the_waste_objective_are_at_full_prices(seed: int) -> None:
-    view = random_view(seed)
-    choice = SpecFitPolicy("none", guard=False).choose(view)
+    view = random_view(seed, **WORTHWHILE)
+    choice = SpecFitPolicy(guard=False).choose(view)
     full = evaluate(*drawn(view), choice.nodes)
     assert choice.predicted_time == pytest.approx(full.cycle_time)
-    assert choice.predicted_misses is not None
-    assert choice.predicted_misses.tolist() == full.experts_loaded.tolist()
+    assert choice.expected_tokens == pytest.approx(full.expected_tokens)
 
 
 @given(seed=st.integers(0, 100_000))
@@ -178,15 +198,6 @@ def test_evict_weighs_tokens_against_the_time_of_the_size() -> None:
     assert view.calls["experts"] == 0  # the published rule is blind to experts
 
 
-def test_evict_with_estimated_loads_takes_fewer_nodes_where_loading_is_dear() -> None:
-    cost = CostModel(0.0, np.concatenate([[0.0], 1.0 + 0.01 * np.arange(1, 30)]), np.full(2, 1.0))
-    blind = make_policy("evict").choose(FakeView(LEVELS, n_experts=60, cost_model=cost))
-    seeing = make_policy("evict", pass_time="estimated").choose(
-        FakeView(LEVELS, n_experts=60, cost_model=cost)
-    )
-    assert len(seeing.nodes) < len(blind.nodes)
-
-
 def test_ecospec_adds_four_nodes_from_three_levels_of_two() -> None:
     levels = [[(0, 0.6), (0, 0.3), (0, 0.05)], *LEVELS[1:]]
     view = FakeView(levels)
@@ -196,34 +207,124 @@ def test_ecospec_adds_four_nodes_from_three_levels_of_two() -> None:
     assert len(choice.nodes) == 5
 
 
+def draws(seed: int) -> FakeView:
+    """Return a view whose prices are drawn, too: of experts, of a level, and the rate so far."""
+    rng = np.random.default_rng(1000 + seed)
+    cost = CostModel(1.0, 0.02, rng.random(2) * 0.4)
+    rate = None if rng.random() < 0.3 else float(rng.uniform(0.2, 1.2))
+    level_time = float(rng.uniform(0.0, 1.0))
+    return random_view(seed, depth=4, cost_model=cost, level_time=level_time, rate=rate)
+
+
+def values_by_level(seed: int, rate: float | None) -> list[float]:
+    """Return the best value with 0, 1, ... levels drafted, each solved by itself."""
+    view = draws(seed)
+    values = [solve(*drawn(view), rate=rate).objective]
+    while view.grow(30, 300):
+        values.append(solve(*drawn(view), rate=rate).objective)
+    return values
+
+
+def everything(stop: str, objective: str = "ratio") -> Ratio:
+    """Return the policy over a tree of which nothing is cut off."""
+    return Ratio(stop=stop, objective=objective, top_k=30, width=300)
+
+
 class TestStopping:
-    def test_drafting_that_cannot_pay_does_not_begin(self) -> None:
-        for stop in ("expected", "certified"):
-            view = FakeView(LEVELS, level_time=3.0, acceptance=(1.0,))
-            choice = SpecFitPolicy(stop, guard=False).choose(view)
-            assert choice.nodes.tolist() == [0]
-            assert view.calls["grow"] == 0
-            assert choice.reason
+    @pytest.mark.parametrize(
+        "policy", [Ratio(stop="expected"), Ratio(stop="certified"), SpecFitPolicy(guard=False)]
+    )
+    def test_drafting_that_cannot_pay_does_not_begin(self, policy: Policy) -> None:
+        view = FakeView(LEVELS, level_time=3.0, acceptance=(1.0,))
+        assert policy.choose(view).nodes.tolist() == [0]
+        assert view.calls["grow"] == 0
 
     def test_drafting_that_is_not_expected_to_pay_does_not_begin(self) -> None:
-        hopeless = FakeView(LEVELS, level_time=0.05, acceptance=(0.01,))
-        assert SpecFitPolicy(guard=False).choose(hopeless).nodes.tolist() == [0]
-        assert hopeless.calls["grow"] == 0
+        for policy in (Ratio(stop="expected"), SpecFitPolicy(guard=False)):
+            hopeless = FakeView(LEVELS, level_time=0.05, acceptance=(0.01,))
+            assert policy.choose(hopeless).nodes.tolist() == [0]
+            assert hopeless.calls["grow"] == 0
         # The certified rule goes on: for all it knows the children are sure.
-        assert SpecFitPolicy("certified", guard=False).choose(FakeView(LEVELS)) is not None
         view = FakeView(LEVELS, level_time=0.05, acceptance=(0.01,))
-        SpecFitPolicy("certified", guard=False).choose(view)
+        Ratio(stop="certified").choose(view)
         assert view.calls["grow"] > 0
 
     def test_naive_stops_after_a_level_that_lowered_the_value(self) -> None:
         view = FakeView([[(0, 0.001)], [(1, 1.0)], [(2, 1.0)]], level_time=0.05)
-        choice = SpecFitPolicy("naive", objective="ratio", guard=False).choose(view)
+        choice = Ratio().choose(view)
         assert view.levels == 1
         assert choice.nodes.tolist() == [0]
 
+    def test_naive_stops_after_the_first_level_that_lowers_it(self) -> None:
+        stopped = 0
+        for seed in range(120):
+            values = values_by_level(seed, None)
+            falls = [d for d in range(1, len(values)) if values[d] < values[d - 1]]
+            view = draws(seed)
+            everything("naive").choose(view)
+            assert view.levels == (falls[0] if falls else len(values) - 1)
+            stopped += view.levels < len(values) - 1
+        assert stopped > 10
+
+    @pytest.mark.parametrize(("level_time", "levels"), [(0.0, 3), (0.1, 1)])
+    def test_naive_goes_on_while_the_value_merely_stands_still(
+        self, level_time: float, levels: int
+    ) -> None:
+        view = FakeView(
+            [[(0, 0.9)], [(1, 1.0)], [(2, 1.0)]],
+            cost_model=CostModel(1.0, 0.0, np.full(2, 100.0)),
+            level_time=level_time,
+        )
+        view.all_experts[0], view.all_experts[1:] = [0, 1], [2, 3]
+        Ratio().choose(view)
+        assert view.levels == levels
+
+    @pytest.mark.parametrize("objective", ["ratio", "surplus"])
+    def test_certified_never_gives_up_what_drafting_on_would_have_won(
+        self, objective: str
+    ) -> None:
+        stopped = 0
+        for seed in range(120):
+            view = draws(seed)
+            values = values_by_level(seed, view.rate if objective == "surplus" else None)
+            everything("certified", objective).choose(view)
+            stopped += view.levels < len(values) - 1
+            value = values[view.levels]
+            assert value >= max(values[view.levels :]) - 1e-9 * abs(value)
+        assert stopped > 10
+
+    def test_certified_looks_past_the_next_level(self) -> None:
+        # The first token's experts are so dear that only a run of several pays for them.
+        view = FakeView(
+            [[(0, 0.9)], [(1, 1.0)], [(2, 1.0)], [(3, 1.0)]],
+            n_layers=1,
+            n_experts=2,
+            top_k=1,
+            cost_model=CostModel(1.0, 0.0, np.full(1, 2.5)),
+            resident=np.array([[True, False]]),
+            level_time=0.1,
+            acceptance=(0.9,),
+        )
+        view.all_experts[0], view.all_experts[1:] = 0, 1
+        choice = Ratio(stop="certified").choose(view)
+        assert view.levels == 4
+        assert choice.nodes.tolist() == [0, 1, 2, 3, 4]
+        # The values of one to three levels are below that of the root.
+        assert [(1 + 0.9 * d) / (3.5 + 0.1 * d) > 1.0 for d in range(1, 5)] == [False] * 3 + [True]
+
+    def test_expected_never_drafts_more_than_certified(self) -> None:
+        fewer = 0
+        for seed in range(120):
+            own, most = draws(seed), draws(seed)
+            everything("expected").choose(own)
+            everything("certified").choose(most)
+            assert own.levels <= most.levels
+            fewer += own.levels < most.levels
+        assert fewer > 5
+
     def test_none_drafts_all_levels(self) -> None:
         view = FakeView([[(0, 0.001)], [(1, 1.0)], [(2, 1.0)]], level_time=0.05)
-        SpecFitPolicy("none", guard=False).choose(view)
+        Ratio(stop="none").choose(view)
         assert view.levels == 3
 
     @pytest.mark.parametrize(("second", "levels"), [(0.9, 2), (0.88, 1)])
@@ -237,10 +338,9 @@ class TestStopping:
             level_time=0.5,
             acceptance=(0.0, 0.6, second, 1.0),
         )
-        choice = SpecFitPolicy("gain-share", guard=False).choose(view)
+        choice = Ratio(stop="gain-share").choose(view)
         assert view.levels == levels
         assert choice.nodes.tolist() == list(range(levels + 1))
-        assert "its share is" in choice.reason
 
     def test_gain_share_takes_the_loads_of_the_pass_into_its_time(self) -> None:
         # As above, but the pass also loads four experts of 0.1 s: 1.6 tokens in 1.9 s, 0.421 for
@@ -252,7 +352,7 @@ class TestStopping:
             acceptance=(0.0, 0.6, 0.88, 1.0),
         )
         view.all_experts[:] = view.all_experts[0]
-        SpecFitPolicy("gain-share", guard=False).choose(view)
+        Ratio(stop="gain-share").choose(view)
         assert view.levels == 2
 
     def test_gain_share_counts_no_gain_behind_a_node_that_is_not_verified(self) -> None:
@@ -263,35 +363,31 @@ class TestStopping:
             acceptance=(1.0,),
         )
         view.all_experts[0], view.all_experts[1:] = [0, 1], [2, 3]
-        choice = SpecFitPolicy("gain-share", objective="ratio", guard=False).choose(view)
+        choice = Ratio(stop="gain-share").choose(view)
         assert choice.nodes.tolist() == [0]
         assert view.levels == 1
 
-    @pytest.mark.parametrize("depth", [1, 2, 3])
-    def test_a_fixed_depth_is_drafted_whatever_it_brings(self, depth: int) -> None:
-        view = FakeView([[(0, 0.001)], [(1, 0.1)], [(2, 0.1)], [(3, 0.1)]], level_time=5.0)
-        make_policy(f"specfit-depth-{depth}", guard=False).choose(view)
-        assert view.levels == depth
-
-    @given(seed=st.integers(0, 100_000), depth=st.integers(1, 3))
-    def test_a_fixed_depth_chooses_exactly(self, seed: int, depth: int) -> None:
-        view = random_view(seed)
-        policy = make_policy(f"specfit-depth-{depth}", objective="ratio", guard=False)
-        choice = policy.choose(view)
-        expected = solve(*drawn(view))
-        assert choice.objective == pytest.approx(expected.objective, rel=1e-9, abs=1e-9)
-        assert choice.nodes.tolist() == expected.nodes.tolist()
-
-    def test_a_limit_of_levels_is_kept(self) -> None:
+    @pytest.mark.parametrize(
+        "policy", [Ratio(stop="none", levels=2), SpecFitPolicy(levels=2, guard=False)]
+    )
+    def test_a_limit_of_levels_is_kept(self, policy: Policy) -> None:
         view = FakeView(LEVELS, acceptance=(1.0,), level_time=1e-6)
-        SpecFitPolicy("none", levels=2, guard=False).choose(view)
+        policy.choose(view)
         assert view.levels == 2
+
+    def test_without_a_rate_the_surplus_is_the_ratio(self) -> None:
+        for seed in range(20):
+            choices = [
+                Ratio(stop="none", objective=objective).choose(random_view(seed, rate=None))
+                for objective in ("ratio", "surplus")
+            ]
+            assert choices[0].nodes.tolist() == choices[1].nodes.tolist()
 
     @given(seed=st.integers(0, 100_000))
     def test_looking_one_level_ahead_decides_as_all_levels_would(self, seed: int) -> None:
         # The policy asks for the cheaper advice; the theory says that it is the same.
         view = random_view(seed, acceptance=(0.5, 0.6, 0.4), level_time=0.1)
-        stopped = SpecFitPolicy(objective="ratio", guard=False).choose(view)
+        stopped = Ratio(stop="expected", top_k=4, width=4).choose(view)
         again = random_view(seed, acceptance=(0.5, 0.6, 0.4), level_time=0.1)
         assert _with_full_advice(again).nodes.tolist() == stopped.nodes.tolist()
         assert again.levels == view.levels
@@ -299,8 +395,6 @@ class TestStopping:
 
 def _with_full_advice(view: FakeView) -> Choice:
     """Grow as the policy does, but ask the advice of all levels that are left."""
-    from specfit_opt import TreeSearch
-
     search = TreeSearch(view.cost_model, 2, 6, np.array(view.resident))
     solution = search.extend([-1], [1.0], view.experts())
     while view.levels < 6:

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from specfit_runtime import SpecFit, load_offloaded, offload_of
 from specfit_runtime.alignment import ALIGNMENT, align_weights, aligned
 from specfit_runtime.drafters import CausalLmDrafter, Eagle3Drafter
-from specfit_runtime.expert_cache import cache
+from specfit_runtime.expert_cache import slabs
 from specfit_runtime.predictors.routing_network import NetworkShape, RoutingNetwork
 from specfit_runtime.predictors.routing_network_files import load_network, save_network
 
@@ -110,9 +110,9 @@ class TestShiftedByOneFloat:
     @pytest.fixture
     def shifting(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Shift the slots that experts are computed from."""
-        allocate = cache._allocate
+        allocate = slabs.allocate
         monkeypatch.setattr(
-            cache, "_allocate", lambda *args: [shifted(slab) for slab in allocate(*args)]
+            slabs, "allocate", lambda *args: [shifted(slab) for slab in allocate(*args)]
         )
 
     @pytest.mark.parametrize("model_type", MODEL_TYPES)
@@ -133,7 +133,7 @@ class TestShiftedByOneFloat:
         offloaded = shift_weights(load_offloaded(folder, expert_cache=2))
         draft = shift_weights(AutoModelForCausalLM.from_pretrained(folder))
         with offload_of(offloaded) as offload:
-            assert places(layer.slab for layer in offload.cache._layers) == {4}
+            assert places(layer.slab for layer in offload.cache._slots.layers) == {4}
             for model in (stock, offloaded):
                 assert places(p for p in model.parameters() if not p.is_meta) == {4}
                 found = model.generate(tiny_prompt(), **options)

@@ -17,7 +17,9 @@ from specfit_opt.files import Trace, load_trace, save_trace
 from specfit_opt.replay import replay
 from specfit_runtime.drafters import make_drafter
 from specfit_runtime.errors import BusyError, InvalidInputError
-from specfit_runtime.offload import load_offloaded, offload_of
+from specfit_runtime.exclusive import exclusively
+from specfit_runtime.load import load_offloaded
+from specfit_runtime.offload import BUSY, offload_of
 from specfit_runtime.tracing import record_trace
 
 NEW = 12
@@ -168,12 +170,12 @@ def test_it_survives_its_file_and_can_be_replayed(trace, tmp_path):
     for name in ("cycle_start", "token", "path_prob", "accepted", "experts", "expert_bytes"):
         np.testing.assert_array_equal(getattr(loaded, name), getattr(trace, name))
     results = {
-        r.policy: r for r in replay(loaded, policies=["ar", "specfit-none"], cache=4, warmup=2)
+        r.policy: r for r in replay(loaded, policies=["ar", "pool-exact"], cache=4, warmup=2)
     }
     positions = 2 * (NEW - 1 - 2)
     assert results["ar"].tokens == results["ar"].passes == positions
     # Everything is accepted, and four tokens a pass cost few experts more.
-    assert results["specfit-none"].passes < positions
+    assert results["pool-exact"].passes < positions
 
 
 @pytest.mark.parametrize("kind", ["lm", "eagle3"])
@@ -256,10 +258,10 @@ def test_beyond_the_stated_context_it_records_on(tmp_path):
     [
         ({"prompts": []}, "no prompt"),
         ({"prompts": [[3], []]}, "prompt 1 has no token"),
-        ({"max_new_tokens": 1}, "max_new_tokens must be at least 2"),
-        ({"levels": 0}, "levels must be at least 1"),
-        ({"top_k": 0}, "top_k must be at least 1"),
-        ({"width": 0}, "width must be at least 1"),
+        ({"max_new_tokens": 1}, "max_new_tokens must be a whole number of at least 2"),
+        ({"levels": 0}, "levels must be a whole number of at least 1"),
+        ({"top_k": 0}, "top_k must be a whole number of at least 1"),
+        ({"width": 0}, "width must be a whole number of at least 1"),
     ],
 )
 def test_bad_requests_are_refused(changes, message, model):
@@ -274,8 +276,11 @@ def test_a_stock_model_is_refused(stock):
 
 
 def test_a_busy_model_is_left_alone(model):
-    with offload_of(model).exclusive(), pytest.raises(BusyError):
-        record_trace(model, make_drafter("prompt-lookup"), PROMPTS, max_new_tokens=4)
+    def record() -> None:
+        with pytest.raises(BusyError):
+            record_trace(model, make_drafter("prompt-lookup"), PROMPTS, max_new_tokens=4)
+
+    exclusively([(offload_of(model), BUSY)], record)
 
 
 def test_progress_is_told(model):

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from specfit_opt.caches import CACHE_RULES, SimulatedCache
 from specfit_opt.data import example_trace
-from specfit_opt.replay.caches import get_cache
 from specfit_opt.routing_predictor import DraftNodes, RoutingPredictor
 from specfit_runtime.errors import InvalidInputError
 from specfit_runtime.predictors import make_predictor
@@ -237,7 +237,7 @@ class TestOnRecordedRouting:
         trace = example_trace()
         predictor = make_predictor("frequency")
         predictor.start(trace.n_layers, trace.n_experts, trace.experts.shape[2])
-        cache = get_cache("lru").make(trace.n_layers, trace.n_experts, 16)
+        cache = SimulatedCache(CACHE_RULES["lru"], 16, trace.n_layers, trace.n_experts)
         layer = np.arange(trace.n_layers)[:, None]
         seen: set[int] = set()
         predicted = realised = 0
