@@ -47,7 +47,8 @@ def make_predictor(predictor: str | RoutingPredictor, **options: Any) -> Routing
     kinds = ", ".join(kind.usage for kind in PREDICTORS.values())
     if not isinstance(predictor, str):
         raise InvalidInputError(
-            f"a predictor is a name or a RoutingPredictor, got {predictor!r}; use {kinds}"
+            f"a predictor is a name or a RoutingPredictor, got {predictor!r}; use "
+            f"{', '.join(kind.usage for kind in PREDICTORS.values())}"
         )
     name, colon, argument = predictor.partition(":")
     kind = PREDICTORS.find(name)

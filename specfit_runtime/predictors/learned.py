@@ -105,9 +105,8 @@ class Learned(RoutingPredictor):
         )
         with torch.inference_mode():
             scores = network(token, depth, self._states(nodes, device))
-            best = scores.topk(network.shape.top_k, dim=-1).indices
-            experts: NDArray[np.int32] = best.to("cpu", torch.int32).numpy()
-            return experts
+            best: Tensor = scores.topk(network.shape.top_k, dim=-1).indices
+            return best.to("cpu", torch.int32).numpy()
 
     def observe(self, tokens: Sequence[int] | NDArray[np.integer], experts: NDArray[Any]) -> None:
         """Check the routing; nothing is learned from it."""
