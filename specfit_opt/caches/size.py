@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import shown
 from ..errors import InvalidInputError
-from ..schema import shown
 
 _UNITS = {
     "B": 1,
