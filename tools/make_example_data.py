@@ -12,7 +12,6 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from specfit_opt.replay.pool import Pool
 
 from specfit_opt import Instance
 from specfit_opt.caches import CACHE_RULES, SimulatedCache, slots_of
@@ -49,17 +48,17 @@ def instance_at(trace: Trace, machine: str, share: str, prompt: int, position: i
     for cycle in trace.cycles():
         if cycle.prompt != prompt:
             continue
-        pool = Pool.of(cycle)
+        tree, routing = cycle.tree, cycle.routing
         if cycle.position == position:
             cost = profile.cost_model(
                 trace.n_layers,
                 trace.n_experts,
                 EXAMPLE_EXPERT_BYTES,
-                levels=pool.n_levels,
+                levels=int(tree.depth.max()),
                 layer_repeat=EXAMPLE_LAYER_REPEAT,
             )
-            return Instance(pool.tree, pool.routing.with_resident(cache.resident), cost)
-        cache.use(pool.used(pool.tree.parent < 0))
+            return Instance(tree, routing.with_resident(cache.resident), cost)
+        cache.use(routing.union(tree.parent < 0))
     raise SystemExit(f"the trace has no position {position} of prompt {prompt}")
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
-from specfit_opt.checks import shown
+from specfit_opt.checks import Whole
 
 from ..errors import InvalidInputError
 from ..stores.host_memory import available_bytes
@@ -27,12 +26,7 @@ def checked_slots(slots: Sequence[int], n_layers: int, n_experts: int) -> tuple[
         raise InvalidInputError(
             f"slots are given for {len(counts)} layers, the model has {n_layers} MoE layers"
         )
-    for layer, n in enumerate(counts):
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or not 1 <= n <= n_experts:
-            raise InvalidInputError(
-                f"slots[{layer}] must be a whole number from 1 to {n_experts}, got {shown(n)}"
-            )
-    return tuple(int(n) for n in counts)
+    return tuple(Whole(1, n_experts)(n, f"slots[{layer}]") for layer, n in enumerate(counts))
 
 
 def checked_scratch(scratch: Any, slots: Sequence[int], n_experts: int) -> int:
@@ -44,11 +38,8 @@ def checked_scratch(scratch: Any, slots: Sequence[int], n_experts: int) -> int:
         If they are no whole number, or 0 where a layer has fewer slots than experts.
     """
     least = 0 if all(n == n_experts for n in slots) else 1
-    if isinstance(scratch, bool) or not isinstance(scratch, (int, np.integer)) or scratch < least:
-        raise InvalidInputError(
-            f"scratch must be a whole number of slots, at least {least}, got {shown(scratch)}"
-        )
-    return int(scratch)
+    count: int = Whole(least)(scratch, "scratch")
+    return count
 
 
 def allocate(

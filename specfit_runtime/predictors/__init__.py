@@ -44,7 +44,6 @@ def make_predictor(predictor: str | RoutingPredictor, **options: Any) -> Routing
                 f"options ({', '.join(options)}) go with a predictor's name, not with an object"
             )
         return predictor
-    kinds = ", ".join(kind.usage for kind in PREDICTORS.values())
     if not isinstance(predictor, str):
         raise InvalidInputError(
             f"a predictor is a name or a RoutingPredictor, got {predictor!r}; use "
