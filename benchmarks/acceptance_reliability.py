@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specfit_opt import CostModel
-from specfit_opt.cli.table import format_table
 from specfit_opt.files import Trace, load_trace
 from specfit_opt.files.atomic import atomic_write
 from specfit_opt.policies import Outcome, make_policy
 from specfit_opt.replay import RecordedDecode, RecordedView, SimulatedMachine
+from specfit_opt.text import format_table
 
 from .emulated_link import ROOT, heldout_prompts
 from .routing_replay import SMALL
@@ -138,7 +138,7 @@ def recorded(n_texts: int, new_tokens: int) -> Trace:
     from transformers import AutoTokenizer
 
     from specfit_runtime import demo_model
-    from tools.router_training.record_decoding import record_decoding
+    from tools.predictor_training.record_decoding import record_decoding
 
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(demo_model(), trust_remote_code=False)

@@ -20,8 +20,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from specfit_opt.cli.table import format_table
 from specfit_opt.files.atomic import atomic_write
+from specfit_opt.text import format_table
 
 if TYPE_CHECKING:
     from specfit_runtime import DecodeReport
@@ -84,11 +84,11 @@ def run(
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from specfit_opt.policies import make_policy
     from specfit_runtime import SpecFit, calibrate, demo_drafter, demo_model, offload_of
     from specfit_runtime.alignment import align_weights
     from specfit_runtime.demo_files import demo_prompts
     from specfit_runtime.drafters import make_drafter
-    from specfit_opt.policies import make_policy
 
     tokenizer = AutoTokenizer.from_pretrained(demo_model(), trust_remote_code=False)
     prompts = [tokenizer(p, return_tensors="pt").input_ids for p in heldout_prompts()[:n_prompts]]
@@ -162,7 +162,8 @@ def link_bandwidth(expert_cache: float, ratio: float) -> float:
 
     model = load(expert_cache, None)
     with offload_of(model) as offload:
-        one = calibrate(model, max_nodes=1).node_time[0]
+        profile = calibrate(model, max_nodes=1)
+        one = profile.fixed_time + profile.node_time
         moved = int(offload.store.moved_bytes.sum()) * offload.top_k
     return moved / (ratio * one)
 

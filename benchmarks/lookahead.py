@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specfit_opt.cli.table import format_table
 from specfit_opt.control.load_repayment import LoadRepayment
 from specfit_opt.policies import Choice, DraftView, Policy, SpecFitPolicy
+from specfit_opt.text import format_table
 
 from .lookahead_policy import Lookahead
 from .routing_replay import CACHES, MODELS, Cell, best_of, cells, chosen, fixed
@@ -77,9 +77,9 @@ def contenders() -> dict[str, Callable[[], Any]]:
         "in full": partial(share_policy, 1.0),
         "learned": SpecFitPolicy,
         **{f"{share:g}": partial(share_policy, share) for share in SHARES},
-        "two passes": Lookahead,
-        "and tail": partial(Lookahead, tail=TAIL),
-        "one pass": partial(Lookahead, 1),
+        "two passes": partial(Lookahead, cache_policy="lru"),
+        "and tail": partial(Lookahead, tail=TAIL, cache_policy="lru"),
+        "one pass": partial(Lookahead, 1, cache_policy="lru"),
     }
 
 

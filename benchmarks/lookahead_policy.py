@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specfit_opt import CostModel, TreeSearch
+from specfit_opt.caches import CACHE_RULES, DEFAULT_CACHE_RULE, SimulatedCache
 from specfit_opt.control.waste_prices import WastePrices
 from specfit_opt.errors import InvalidInputError
 from specfit_opt.expert_union import expert_union
@@ -18,7 +19,6 @@ from specfit_opt.policies import Choice, DraftView, Outcome, Policy
 from specfit_opt.policies.drafting import for_sizes
 from specfit_opt.policies.policy import number as positive
 from specfit_opt.replay import RecordedView
-from specfit_opt.replay.caches import Cache, get_cache
 from specfit_opt.solution import node_time_at
 
 #: Shares of the price of a load in vain under which the candidates are the exact choices.
@@ -70,7 +70,7 @@ class Lookahead(Policy):
     levels, top_k, width : int
         As for the policy ``specfit``.
     cache_policy : str
-        What the simulated decode uses, by name; none that weighs.
+        What the simulated decode uses, by name.
 
     Raises
     ------
@@ -111,7 +111,7 @@ class Lookahead(Policy):
         levels: int = 6,
         top_k: int = 4,
         width: int = 4,
-        cache_policy: str = "lru",
+        cache_policy: str = DEFAULT_CACHE_RULE,
     ) -> None:
         if passes not in (1, 2):
             raise InvalidInputError(f"passes must be 1 or 2, got {passes!r}")
@@ -120,9 +120,9 @@ class Lookahead(Policy):
         self._levels = positive(levels, "levels")
         self._top_k = positive(top_k, "top_k")
         self._width = positive(width, "width")
-        self._kind = get_cache(cache_policy)
+        self._rule = CACHE_RULES.find(cache_policy)
         self.name = f"lookahead-{passes}" + (f"-tail-{tail}" if tail else "")
-        self._cache: Cache | None = None
+        self._cache: SimulatedCache | None = None
         self._needed: NDArray[np.float64] = np.zeros(1)
         self._counts = False
         self._tokens = self._seconds = 0.0
@@ -135,7 +135,7 @@ class Lookahead(Policy):
             levels=self._levels,
             top_k=self._top_k,
             width=self._width,
-            cache_policy=self._kind.name,
+            cache_policy=self._rule.name,
         )
 
     def start(self) -> None:
@@ -220,14 +220,14 @@ class Lookahead(Policy):
             self._tokens += outcome.committed
             self._seconds += outcome.seconds - float(self._needed[outcome.committed])
 
-    def _followed(self, view: RecordedView) -> Cache:
+    def _followed(self, view: RecordedView) -> SimulatedCache:
         """Return the cache that passes so far have led to, in this policy's own hands."""
         if self._cache is None:
             n_layers, n_experts = view.resident.shape
-            self._cache = self._kind.make(n_layers, n_experts, int(view.slots.max()))
+            self._cache = SimulatedCache(self._rule, view.slots, n_layers, n_experts)
         if not np.array_equal(self._cache.resident, view.resident):
             raise InvalidInputError(
-                f"the cache is not what {self._kind.name} would hold after the passes so far; "
+                f"the cache is not what {self._rule.name} would hold after the passes so far; "
                 "give Lookahead the cache_policy of the replay, and observe every pass"
             )
         return self._cache
@@ -310,7 +310,7 @@ class _Pool:
         self,
         nodes: NDArray[np.int64],
         levels: int,
-        cache: Cache,
+        cache: SimulatedCache,
         rate: float,
         needed: NDArray[np.float64],
     ) -> float:
@@ -321,7 +321,7 @@ class _Pool:
         nodes : ndarray of int64, shape (m,)
         levels : int
             Levels drafted for it.
-        cache : Cache
+        cache : SimulatedCache
             Is changed.
         rate : float
         needed : ndarray of float64
@@ -338,7 +338,9 @@ class _Pool:
 class _Tail:
     """Plain decoding of the text from here, for comparison with that from another cache."""
 
-    def __init__(self, view: RecordedView, cache: Cache, cost: CostModel, length: int) -> None:
+    def __init__(
+        self, view: RecordedView, cache: SimulatedCache, cost: CostModel, length: int
+    ) -> None:
         shape = view.resident.shape
         self._time = cost.expert_table(*shape)
         self._used: list[NDArray[np.bool_]] = []
@@ -346,14 +348,14 @@ class _Tail:
             self._used.append(expert_union(ahead.true_experts[:1], shape[1]))
         self._waits = self._run(copy.deepcopy(cache), 0)
 
-    def saved(self, cache: Cache, first: int) -> float:
+    def saved(self, cache: SimulatedCache, first: int) -> float:
         """Return the seconds that plain decoding from position ``first`` on waits less.
 
         ``cache`` is what it begins with, and is changed.
         """
         return math.fsum(self._waits[first:]) - math.fsum(self._run(cache, first))
 
-    def _run(self, cache: Cache, first: int) -> list[float]:
+    def _run(self, cache: SimulatedCache, first: int) -> list[float]:
         return [float(self._time[cache.use(used)].sum()) for used in self._used[first:]]
 
 

@@ -25,8 +25,8 @@ from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specfit_opt.cli.table import format_table
 from specfit_opt.files.atomic import atomic_write
+from specfit_opt.text import format_table
 
 if TYPE_CHECKING:
     import torch

@@ -27,8 +27,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from specfit_opt.cli.table import format_table
 from specfit_opt.files import Trace
+from specfit_opt.text import format_table
 
 from .routing_replay import (
     FIXED,

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
 
-from specfit_opt.cli.table import format_table
 from specfit_opt.policies import make_policy
 from specfit_opt.policies.ratio import STOP_RULES
+from specfit_opt.text import format_table
 
 from .routing_replay import (
     CACHES,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._validate import float_array, frozen, is_scalar, nonnegative_number, refreeze
+from .arrays import float_array, frozen, is_scalar, refreeze
 from .errors import InvalidInputError
-from .limits import MOST_SECONDS
+from .limits import MOST_SECONDS, SECONDS
+
+_PER_NODE = replace(SECONDS, unit="seconds per node")
+_PER_EXPERT = replace(SECONDS, unit="seconds per expert")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +74,8 @@ class CostModel:
         resident_time: float = 0.0,
     ) -> None:
         put = object.__setattr__
-        put(self, "fixed_time", nonnegative_number(fixed_time, "fixed_time", "seconds"))
-        put(self, "resident_time", nonnegative_number(resident_time, "resident_time", "seconds"))
+        put(self, "fixed_time", SECONDS(fixed_time, "fixed_time"))
+        put(self, "resident_time", SECONDS(resident_time, "resident_time"))
         put(self, "node_time", _checked_node_time(node_time))
         put(self, "expert_time", _checked_expert_time(expert_time))
         put(self, "_layouts", {})
@@ -247,7 +250,7 @@ class CostModel:
         """
         other = object.__new__(CostModel)
         other.__dict__.update(self.__dict__)
-        checked = nonnegative_number(fixed_time, "fixed_time", "seconds")
+        checked = SECONDS(fixed_time, "fixed_time")
         object.__setattr__(other, "fixed_time", checked)
         return other
 
@@ -265,7 +268,8 @@ class CostModel:
 
 def _checked_node_time(value: float | ArrayLike) -> float | NDArray[np.float64]:
     if is_scalar(value, "node_time"):
-        return nonnegative_number(value, "node_time", "seconds per node")
+        per_node: float = _PER_NODE(value, "node_time")
+        return per_node
     table = float_array(value, "node_time")
     if table.ndim != 1 or len(table) < 2:
         raise InvalidInputError(
@@ -288,7 +292,8 @@ def _checked_node_time(value: float | ArrayLike) -> float | NDArray[np.float64]:
 
 def _checked_expert_time(value: float | ArrayLike) -> float | NDArray[np.float64]:
     if is_scalar(value, "expert_time"):
-        return nonnegative_number(value, "expert_time", "seconds per expert")
+        per_expert: float = _PER_EXPERT(value, "expert_time")
+        return per_expert
     time = float_array(value, "expert_time")
     if time.ndim > 2:
         raise InvalidInputError(

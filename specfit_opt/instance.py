@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .checks import Whole
 from .cost import CostModel
 from .errors import InvalidInputError
 from .limits import LEAST_PASS
@@ -110,3 +112,16 @@ def check_sizes(cost: CostModel, n_roots: int, n_nodes: int) -> None:
             f"fixed_time and node_time of an allowed size add up to {shortest} seconds; a pass "
             f"must take at least {LEAST_PASS:g}"
         )
+
+
+def checked_max_nodes(max_nodes: Any, instance: Instance) -> int:
+    """Return ``max_nodes``, at most n, checked to leave room for the roots and a size allowed."""
+    n_roots = instance.tree.n_roots
+    checked: int = Whole(n_roots, math.inf)(max_nodes, "max_nodes, which counts the roots,")
+    most = min(checked, instance.tree.n_nodes)
+    time = instance.cost_model.node_time
+    if not isinstance(time, float) and not (time[n_roots : most + 1] < math.inf).any():
+        raise InvalidInputError(
+            f"node_time forbids every size from {n_roots} to max_nodes = {max_nodes}"
+        )
+    return most

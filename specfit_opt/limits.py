@@ -10,8 +10,10 @@ of packed rows, and arrays over layers and experts of 32 MiB.
 
 from __future__ import annotations
 
+import math
+
+from .checks import Maybe, Real, shown
 from .errors import InvalidInputError
-from .schema import shown
 
 #: Most seconds of any one time; only ``node_time`` may hold inf, for a size that is not allowed.
 MOST_SECONDS = 1e12
@@ -19,6 +21,13 @@ MOST_SECONDS = 1e12
 LEAST_PASS = 1e-12
 #: Most tokens per second of a rate; no pass can reach more.
 MOST_RATE = 1e18
+
+#: Any one time.
+SECONDS = Real(most=MOST_SECONDS, unit="seconds")
+#: A rate that the surplus is maximised at.
+RATE = Maybe(Real(most=MOST_RATE, unit="tokens per second"))
+#: When to stop with the best so far.
+TIME_LIMIT = Maybe(Real(above=True, most=math.inf, unit="seconds"))
 
 #: Most nodes of a tree.
 MOST_NODES = 2**20
@@ -41,9 +50,7 @@ def check_layers(n_layers: int, n_experts: int) -> None:
         If there are more than are taken.
     """
     if n_experts > MOST_EXPERTS:
-        raise InvalidInputError(
-            f"n_experts = {shown(n_experts)}; at most {MOST_EXPERTS} are taken"
-        )
+        raise InvalidInputError(f"n_experts = {shown(n_experts)}; at most {MOST_EXPERTS} are taken")
     if n_layers * n_experts > MOST_LAYER_EXPERTS:
         raise InvalidInputError(
             f"n_layers = {shown(n_layers)} and n_experts = {n_experts} are too many; at most "

@@ -64,7 +64,7 @@ def plot_tree(tree: DraftTree, solution: Solution | None = None, ax: Axes | None
 
     position = tidy_layout(tree)[:, ::-1]  # depth to the right, siblings from top to bottom
     if ax is None:
-        ax = _new_figure(tree_figure_size(tree)).subplots()
+        ax = _new_figure(_tree_figure_size(tree)).subplots()
     chosen = np.ones(tree.n_nodes, bool) if solution is None else solution.mask
     linked = np.flatnonzero(tree.parent >= 0)
     for used, colour, width, order in ((False, _REJECTED, 0.8, 1), (True, _CHOSEN, 1.6, 2)):
@@ -167,7 +167,7 @@ def plot_replay(results: Sequence[ReplayResult]) -> Figure:
     return figure
 
 
-def tree_figure_size(tree: DraftTree) -> tuple[float, float]:
+def _tree_figure_size(tree: DraftTree) -> tuple[float, float]:
     """Return the figure width and height, in inches, at which :func:`plot_tree` is legible."""
     across, depth = tidy_layout(tree).max(axis=0).tolist()
     width = 1.2 + 1.15 * (depth + 1.0)

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
+from .checks import shown
 from .errors import InvalidInputError
-from .schema import shown
 
 
 class Named(Protocol):
@@ -73,6 +73,18 @@ class Registry(Mapping[str, _Entry], Generic[_Entry]):
         if name in self._entries:
             raise InvalidInputError(f"there is a {self.kind} {name!r} already; choose another name")
         self._entries[name] = entry
+        return entry
+
+    def remove(self, name: str) -> _Entry:
+        """Take out the entry of that name and return it.
+
+        Raises
+        ------
+        InvalidInputError
+            As :meth:`find`.
+        """
+        entry = self.find(name)
+        del self._entries[name]
         return entry
 
     def find(self, name: Any) -> _Entry:

@@ -11,18 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import kernel
-from ._validate import (
-    as_array,
-    checked_rate,
-    float_array,
-    integer_array,
-    nonnegative_number,
-    positive_integer,
-)
+from .arrays import as_array, float_array, integer_array
+from .checks import Whole
 from .cost import CostModel
 from .errors import InvalidInputError
 from .instance import check_sizes
-from .limits import MOST_LEVELS, check_layers, check_size
+from .limits import MOST_LEVELS, RATE, SECONDS, check_layers, check_size
 from .methods.exact import check_claim
 from .routing import checked_resident, kernel_ids
 from .solution import Figures, Solution, Status, solution_from_figures
@@ -108,11 +102,11 @@ class TreeSearch:
         *,
         rate: float | None = None,
     ) -> None:
-        self.n_layers = positive_integer(n_layers, "n_layers")
-        self.n_experts = positive_integer(n_experts, "n_experts")
+        self.n_layers: int = Whole(1)(n_layers, "n_layers")
+        self.n_experts: int = Whole(1)(n_experts, "n_experts")
         check_layers(self.n_layers, self.n_experts)
         self.cost_model = self._checked_cost(cost_model)
-        self.rate = checked_rate(rate)
+        self.rate: float | None = RATE(rate, "rate")
         self._state = self._new_state(checked_resident(resident, self.n_layers, self.n_experts))
         self._prob: list[float] = []
         self._depth: list[int] = []
@@ -200,7 +194,7 @@ class TreeSearch:
             )
         if len(parents) == 0:
             raise InvalidInputError("the level has no nodes; there is nothing to extend by")
-        spent = nonnegative_number(draft_time, "draft_time", "seconds")
+        spent = SECONDS(draft_time, "draft_time")
         clipped, depth = self._checked_level(parents.tolist(), probs.tolist())
         n_roots = self._n_roots or depth.count(0)
         first = len(self._prob)
@@ -317,8 +311,8 @@ class TreeSearch:
         many experts as its parent did beyond its own ancestors (a root: all of its own).
         """
         current = self.solution.objective
-        level_time = nonnegative_number(level_time, "level_time", "seconds")
-        levels = positive_integer(levels, "levels", MOST_LEVELS)
+        level_time = SECONDS(level_time, "level_time")
+        levels = Whole(1, MOST_LEVELS)(levels, "levels")
         nodes = self._checked_frontier(frontier)
         check_size(self.n_nodes + levels * len(nodes), self.n_layers, self.n_experts)
         bound = max(

@@ -6,21 +6,20 @@ import enum
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import kernel
-from ._validate import as_array, checked_rate, refreeze
+from .arrays import as_array, first, refreeze
 from .cost import CostModel
 from .errors import InvalidInputError
 from .instance import Instance
+from .limits import RATE
 from .routing import ExpertRouting
+from .text import seconds
 from .tree import DraftTree
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: Numbers of experts: whole where the routing is certain, expected where it is not.
 Counts: TypeAlias = NDArray[np.int64] | NDArray[np.float64]
@@ -167,8 +166,8 @@ class Solution:
             f"{self.status.value}",
             f"  throughput       {self.throughput:.6g} tokens/s",
             f"  expected tokens  {self.expected_tokens:.4f} per pass",
-            f"  cycle time       {_seconds(self.cycle_time)} "
-            f"(compute {_seconds(self.compute_time)}, transfer {_seconds(self.transfer_time)})",
+            f"  cycle time       {seconds(self.cycle_time)} "
+            f"(compute {seconds(self.compute_time)}, transfer {seconds(self.transfer_time)})",
             f"  experts loaded   {self.experts_loaded.sum():.6g} of "
             f"{self.experts_used.sum():.6g} used",
         ]
@@ -205,35 +204,6 @@ class Solution:
             "experts_used": self.experts_used.tolist(),
             "stats": dict(self.stats),
         }
-
-    def plot(self, tree: DraftTree, ax: Axes | None = None) -> Axes:
-        """Draw the tree with the chosen nodes filled; needs the extra ``plot``.
-
-        Parameters
-        ----------
-        tree : DraftTree
-            The tree that this is a solution for.
-        ax : matplotlib.axes.Axes, optional
-            Where to draw; a new figure when omitted.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-
-        Raises
-        ------
-        InvalidInputError
-            If the tree has another number of nodes.
-        MissingExtraError
-            If matplotlib is not installed.
-
-        See Also
-        --------
-        specfit_opt.plot.plot_tree : What it calls.
-        """
-        from .plot import plot_tree
-
-        return plot_tree(tree, self, ax=ax)
 
     __setstate__ = refreeze
 
@@ -290,7 +260,7 @@ def evaluate(
     O(m L E / 64) time for m chosen nodes. The objective is :eq:`eq-objective` of the theory page.
     """
     instance = Instance(tree, routing, cost_model)
-    rate = checked_rate(rate)
+    rate = RATE(rate, "rate")
     mask = closed_mask(tree, nodes)
     size = int(mask.sum())
     if not math.isfinite(node_time_at(cost_model, size)):
@@ -410,14 +380,11 @@ def closed_mask(tree: DraftTree, nodes: ArrayLike | Iterable[int]) -> NDArray[np
             raise InvalidInputError(f"node {outside[0]} is not in the tree of {n} nodes")
         mask = np.zeros(n, dtype=np.bool_)
         mask[chosen.astype(np.int64)] = True
-    missing = np.flatnonzero((tree.parent < 0) & ~mask)
-    if missing.size:
+    if (missing := first((tree.parent < 0) & ~mask)) is not None:
         raise InvalidInputError(
-            f"root {missing[0]} is missing; the target always runs the last committed token"
+            f"root {missing} is missing; the target always runs the last committed token"
         )
-    orphans = np.flatnonzero(mask & (tree.parent >= 0) & ~mask[tree.parent])
-    if orphans.size:
-        v = int(orphans[0])
+    if (v := first(mask & (tree.parent >= 0) & ~mask[tree.parent])) is not None:
         raise InvalidInputError(
             f"node {v} is chosen without its parent {tree.parent[v]}; the set must be "
             "ancestor-closed"
@@ -433,11 +400,3 @@ def node_time_at(cost_model: CostModel, size: int) -> float:
 
 def _close(a: float, b: float) -> bool:
     return abs(a - b) <= RELATIVE_TOLERANCE * max(abs(a), abs(b), 1e-300)
-
-
-def _seconds(value: float) -> str:
-    if value >= 1.0:
-        return f"{value:.4g} s"
-    if value >= 1e-3:
-        return f"{value * 1e3:.4g} ms"
-    return f"{value * 1e6:.4g} us"

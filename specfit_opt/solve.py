@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-import math
 from typing import Any
 
-from ._validate import checked_rate, checked_time_limit, is_whole
 from .cost import CostModel
 from .errors import InvalidInputError
-from .instance import Instance
+from .instance import Instance, checked_max_nodes
+from .limits import RATE, TIME_LIMIT
 from .methods import METHODS
 from .routing import ExpertRouting
-from .schema import shown
 from .solution import Solution
 from .tree import DraftTree
 
@@ -105,13 +102,13 @@ def solve_instance(
     instance : Instance
         The problem.
     method : str
-        A name in :data:`specfit_opt.METHODS`.
+        As for :func:`solve`, like all that follows.
     rate : float, optional
-        Tokens per second; as for :func:`solve`.
+        In tokens per second.
     max_nodes : int, optional
-        Largest size allowed, roots included.
+        In nodes, roots included.
     time_limit : float, optional
-        Seconds after which the best solution so far is returned with a valid bound.
+        In seconds.
     **method_options
         Options of the method.
 
@@ -130,43 +127,20 @@ def solve_instance(
     if not isinstance(instance, Instance):
         raise InvalidInputError(f"expected an Instance, got {type(instance).__name__}")
     select = METHODS.find(method).select
-    rate = checked_rate(rate)
+    rate = RATE(rate, "rate")
     if max_nodes is not None:
         max_nodes = checked_max_nodes(max_nodes, instance)
-    time_limit = checked_time_limit(time_limit)
+    time_limit = TIME_LIMIT(time_limit, "time_limit")
     if method_options:
         check_options(method, method_options)
     return select(instance, rate=rate, max_nodes=max_nodes, time_limit=time_limit, **method_options)
 
 
-def checked_max_nodes(max_nodes: Any, instance: Instance) -> int:
-    """Return ``max_nodes``, at most n, checked to leave room for the roots and a size allowed."""
-    n_roots = instance.tree.n_roots
-    whole = is_whole(max_nodes) or (isinstance(max_nodes, float) and max_nodes.is_integer())
-    if not whole or max_nodes < n_roots:
-        raise InvalidInputError(
-            f"max_nodes must be an integer of at least {n_roots} (the roots count), "
-            f"got {shown(max_nodes)}"
-        )
-    most = min(int(max_nodes), instance.tree.n_nodes)
-    time = instance.cost_model.node_time
-    if not isinstance(time, float) and not (time[n_roots : most + 1] < math.inf).any():
-        raise InvalidInputError(
-            f"node_time forbids every size from {n_roots} to max_nodes = {max_nodes}"
-        )
-    return most
-
-
 def check_options(method: str, options: dict[str, Any]) -> None:
     """Raise InvalidInputError if ``method`` does not take one of ``options``."""
-    parameters = inspect.signature(METHODS.find(method).select).parameters
-    known = [name for name in parameters if name not in _COMMON]
+    known = METHODS.find(method).options
     for name in options:
         if name not in known:
             raise InvalidInputError(
-                f"method {method!r} has no option {name!r}; it takes "
-                f"{', '.join(known) if known else 'none'}"
+                f"method {method!r} has no option {name!r}; it takes {', '.join(known) or 'none'}"
             )
-
-
-_COMMON = ("instance", "rate", "max_nodes", "time_limit")

@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ._validate import checked_rate, checked_time_limit, positive_integer
+from .checks import Whole
 from .cost import CostModel
 from .errors import InvalidInputError
 from .instance import Instance
 from .kernel.interrupt import FolderGone, Stop, look_up, stopped_by
+from .limits import RATE, TIME_LIMIT
 from .methods import METHODS
+from .methods.method import COMMON
 from .routing import ExpertRouting
 from .solution import Solution
 from .solve import check_options, solve_instance
@@ -78,7 +80,7 @@ def solve_many(
     [2, 1]
     """
     if chunk_size is not None:
-        chunk_size = positive_integer(chunk_size, "chunk_size")
+        chunk_size = Whole(1)(chunk_size, "chunk_size")
     _check_solve_options(solve_options)
     instances = [_instance(i, problem) for i, problem in enumerate(problems)]
     if chunk_size is None:
@@ -182,7 +184,6 @@ def _check_solve_options(options: dict[str, Any]) -> None:
     """Refuse, before any work, what no problem could be solved with."""
     method = options.get("method", "exact")
     METHODS.find(method)
-    checked_rate(options.get("rate"))
-    checked_time_limit(options.get("time_limit"))
-    common = ("method", "rate", "max_nodes", "time_limit")
-    check_options(method, {k: v for k, v in options.items() if k not in common})
+    RATE(options.get("rate"), "rate")
+    TIME_LIMIT(options.get("time_limit"), "time_limit")
+    check_options(method, {k: v for k, v in options.items() if k not in ("method", *COMMON)})

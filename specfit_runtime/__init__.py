@@ -8,26 +8,27 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .demo_files import demo_drafter, demo_model, demo_router
+from .demo_files import demo_drafter, demo_model, demo_predictor
 from .errors import BusyError, CheckpointError, DrafterError, StoreError
 
 if TYPE_CHECKING:
-    from .calibration import RuntimeProfile, calibrate, load_profile
-    from .offload import Offload, load_offloaded, offload_of
+    from .calibration import RuntimeProfile, calibrate, load_runtime_profile
+    from .load import load_offloaded
+    from .offload import Offload, offload_of
     from .report import CycleRecord, DecodeReport
     from .speculate import SpecFit
 
 #: Where the names live whose modules need torch.
 _LAZY = {
     "Offload": "offload",
-    "load_offloaded": "offload",
+    "load_offloaded": "load",
     "offload_of": "offload",
     "SpecFit": "speculate",
     "DecodeReport": "report",
     "CycleRecord": "report",
     "RuntimeProfile": "calibration",
     "calibrate": "calibration",
-    "load_profile": "calibration",
+    "load_runtime_profile": "calibration",
 }
 
 __all__ = [
@@ -43,9 +44,9 @@ __all__ = [
     "calibrate",
     "demo_drafter",
     "demo_model",
-    "demo_router",
+    "demo_predictor",
     "load_offloaded",
-    "load_profile",
+    "load_runtime_profile",
     "offload_of",
 ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-__all__ = ["demo_drafter", "demo_model", "demo_prompts", "demo_router"]
+__all__ = ["demo_drafter", "demo_model", "demo_predictor", "demo_prompts"]
 
 _DEMO = Path(__file__).resolve().parent / "demo"
 
@@ -45,38 +45,26 @@ def demo_drafter() -> Path:
     Raises
     ------
     FileNotFoundError
-        If the package was installed without its data.
-
-    Examples
-    --------
-    >>> from specfit_runtime import demo_drafter
-    >>> (demo_drafter() / "config.json").exists()
-    True
+        As `demo_model`.
     """
     return _folder("drafter")
 
 
-def demo_router() -> Path:
+def demo_predictor() -> Path:
     """Return the folder of the shipped predictor of routing, for `demo_model` and `demo_drafter`.
 
     Returns
     -------
     pathlib.Path
         Holds ``config.json``, ``model.safetensors`` (float16) and a card, ``README.md``; for
-        ``predictor=f"learned:{demo_router()}"``.
+        ``predictor=f"learned:{demo_predictor()}"``.
 
     Raises
     ------
     FileNotFoundError
-        If the package was installed without its data.
-
-    Examples
-    --------
-    >>> from specfit_runtime import demo_router
-    >>> (demo_router() / "config.json").exists()
-    True
+        As `demo_model`.
     """
-    return _folder("router")
+    return _folder("predictor")
 
 
 def demo_prompts() -> tuple[str, ...]:

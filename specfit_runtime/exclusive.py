@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from threading import Lock, RLock
 from typing import TypeVar
 
@@ -48,27 +47,6 @@ def exclusively(parts: Iterable[tuple[object, str]], action: Callable[[], _Resul
     try:
         _take(weakref.ref(holder))
         return action()
-    finally:
-        del holder
-
-
-@contextmanager
-def held(part: object, message: str) -> Iterator[None]:
-    """Do the same for a block.
-
-    Yields
-    ------
-    None
-
-    Raises
-    ------
-    BusyError
-        If the part is taken.
-    """
-    holder = _Holder([(part, message)])
-    try:
-        _take(weakref.ref(holder))
-        yield
     finally:
         del holder
 

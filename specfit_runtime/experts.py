@@ -11,7 +11,7 @@ token's experts in their given order ends it. What that is to the last bit is sa
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .errors import InvalidInputError
 from .expert_compute import Rows, SlabWeights, compute_batch, slab_weights
+from .guards import OfOneModel
 
 if TYPE_CHECKING:
     from .offload import Offload
@@ -34,7 +35,7 @@ def register() -> None:
     ALL_EXPERTS_FUNCTIONS.register(EXPERTS_IMPLEMENTATION, offloaded_experts_forward)
 
 
-class ExpertLayer:
+class ExpertLayer(OfOneModel):
     """Tells an experts module whose it is; its attribute ``_specfit``.
 
     Parameters
@@ -59,16 +60,15 @@ class ExpertLayer:
             self._weights[id(slab)] = found
         return found
 
-    def __deepcopy__(self, memo: Any) -> NoReturn:
-        raise InvalidInputError(
-            "an offloaded model cannot be copied: files, threads and slots belong to one model; "
-            "load it a second time with load_offloaded"
-        )
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+def require_implementation(module: torch.nn.Module, args: Any) -> None:
+    """Refuse a forward pass of stock code over the parameters on meta, which gives no numbers."""
+    chosen = getattr(module.config, "_experts_implementation", None)
+    if chosen != EXPERTS_IMPLEMENTATION:
         raise InvalidInputError(
-            "an offloaded model cannot be pickled: its experts are not in it; pass on the "
-            "checkpoint and load it with load_offloaded"
+            f"the experts implementation of this offloaded model was changed to {chosen!r}, which "
+            f"needs all experts in memory; call set_experts_implementation("
+            f"{EXPERTS_IMPLEMENTATION!r}), or load the model with from_pretrained"
         )
 
 
@@ -96,22 +96,7 @@ def offloaded_experts_forward(
     StoreError
         If an expert cannot be fetched.
     """
-    tag = getattr(self, "_specfit", None)
-    if not isinstance(tag, ExpertLayer):
-        raise InvalidInputError(
-            f"this {type(self).__name__} has no expert cache: the experts implementation "
-            f"{EXPERTS_IMPLEMENTATION!r} is for models that load_offloaded returned"
-        )
-    if torch.is_grad_enabled() and (hidden_states.requires_grad or top_k_weights.requires_grad):
-        raise InvalidInputError(
-            "an offloaded model cannot be trained: its experts are not parameters; run it under "
-            "torch.no_grad() or torch.inference_mode()"
-        )
-    if getattr(self, "_is_expert_parallel", False):
-        raise InvalidInputError(
-            "expert parallelism and offloaded experts exclude each other; load the model on one "
-            "device"
-        )
+    tag = _checked_layer(self, hidden_states, top_k_weights)
     offload, layer = tag.offload, tag.layer
     routing = top_k_index.cpu()
     n_tokens, top_k = routing.shape
@@ -122,8 +107,7 @@ def offloaded_experts_forward(
         rows = Rows(routing, offload.n_experts, hidden_states.device)
         out = None
         weights = top_k_weights.reshape(-1)
-        likely = offload.weights(routing.numpy(), rows.experts)
-        with closing(offload.cache.use(layer, rows.experts, rows.demand, likely)) as batches:
+        with closing(offload.cache.use(layer, rows.experts, rows.demand)) as batches:
             for batch in batches:
                 parameters = tag.weights(batch.slab, self)
                 mine, computed = compute_batch(
@@ -134,3 +118,26 @@ def offloaded_experts_forward(
                 out.index_copy_(0, mine, computed)
         assert out is not None
         return out.view(n_tokens, top_k, -1).sum(dim=1).to(hidden_states.dtype)
+
+
+def _checked_layer(
+    module: torch.nn.Module, hidden_states: Tensor, top_k_weights: Tensor
+) -> ExpertLayer:
+    """Return whose ``module`` is, if its experts can be computed so."""
+    tag = getattr(module, "_specfit", None)
+    if not isinstance(tag, ExpertLayer):
+        raise InvalidInputError(
+            f"this {type(module).__name__} has no expert cache: the experts implementation "
+            f"{EXPERTS_IMPLEMENTATION!r} is for models that load_offloaded returned"
+        )
+    if torch.is_grad_enabled() and (hidden_states.requires_grad or top_k_weights.requires_grad):
+        raise InvalidInputError(
+            "an offloaded model cannot be trained: its experts are not parameters; run it under "
+            "torch.no_grad() or torch.inference_mode()"
+        )
+    if getattr(module, "_is_expert_parallel", False):
+        raise InvalidInputError(
+            "expert parallelism and offloaded experts exclude each other; load the model on one "
+            "device"
+        )
+    return tag

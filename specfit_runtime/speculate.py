@@ -14,9 +14,10 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from specfit_opt.control.acceptance import AcceptanceCalibrator, CalibrationState
 from specfit_opt.control.correction import OnlineCorrection
 from specfit_opt.policies import Policy, make_policy
+from specfit_opt.routing_predictor import RoutingPredictor
 
 from ._ambient import usual_float_errors
-from .calibration import RuntimeProfile, load_profile
+from .calibration import RuntimeProfile, load_runtime_profile
 from .calibration.measure import calibrate_briefly
 from .decode.hooks import streamer_of_generate
 from .decode.learned import Learned
@@ -26,8 +27,8 @@ from .decode.request import Request
 from .drafters import Drafter, make_drafter
 from .errors import InvalidInputError
 from .exclusive import exclusively, loading, taken
-from .offload import BUSY, offload_of
-from .predictors import RoutingPredictor, make_predictor
+from .offload import BUSY, model_name, offload_of
+from .predictors import make_predictor
 from .report import DecodeReport
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class SpecFit:
         self._drafter = None if drafter is None else make_drafter(drafter)
         self._predictor = make_predictor(predictor)
         self._predictor_name = predictor if isinstance(predictor, str) else None
-        self._profile = None if profile is None else load_profile(profile)
+        self._profile = None if profile is None else load_runtime_profile(profile)
         self._prefetch = prefetch
         Prefetcher(prefetch, None)  # refuses an unknown mode here rather than at the first text
         if self._policy.drafts and self._drafter is None:
@@ -260,11 +261,8 @@ class SpecFit:
             profile = calibrate_briefly(model, drafter)
         correction = None
         if profile is not None and policy.priced:
-            # The line, because a table would have to cover every size that a tree may grow to.
             correction = OnlineCorrection(
-                profile.cost_model(form="affine"),
-                profile.draft_time,
-                handling=profile.handling_share,
+                profile.cost_model(), profile.draft_time, handling=profile.handling_share
             )
         learned = Learned(
             policy, drafter, self._predictor, AcceptanceCalibrator(), profile, correction
@@ -300,7 +298,7 @@ def _report(
     drafter, profile = learned.drafter, learned.profile
     assert loop.prefill is not None
     return DecodeReport(
-        model=_name_of(model),
+        model=model_name(model),
         policy=learned.policy.name,
         drafter=None if drafter is None else drafter.name,
         predictor=learned.predictor.name if learned.policy.predicts else None,
@@ -321,9 +319,3 @@ def _report(
         assumptions=(drafter.assumption,) if drafter is not None and drafter.assumption else (),
         warnings=tuple(filter(None, (loop.warning, "" if drafter is None else drafter.warning))),
     )
-
-
-def _name_of(model: Any) -> str:
-    """Return a hub model's id, or the name of the folder."""
-    name = str(model.config.name_or_path or "")
-    return os.path.basename(os.path.normpath(name)) if os.path.isdir(name) else name

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specfit_opt.checks import Whole
 from specfit_opt.files import Trace
 
 from ._ambient import usual_float_errors
@@ -102,8 +103,7 @@ def record_trace(
         ("top_k", top_k, 1),
         ("width", width, 1),
     ):
-        if value < least:
-            raise InvalidInputError(f"{name_of} must be at least {least}, got {value}")
+        Whole(least)(value, name_of)
     if not texts:
         raise InvalidInputError("no prompt to record; give at least one")
     for i, text in enumerate(texts):

@@ -12,7 +12,7 @@ from threading import RLock, local
 import pytest
 import torch
 
-from specfit_runtime.stores import _cuda, disk, pinned, ram
+from specfit_runtime.stores import _cuda, _local, pinned
 
 
 class Device:
@@ -145,10 +145,10 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: played.main)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: played)
     monkeypatch.setattr(torch.Tensor, "copy_", copy)
-    for module in (disk, ram):
-        monkeypatch.setattr(module, "open_stream", lambda device: _cuda.CopyStream(device))
-    for module in (disk, ram, pinned):
-        monkeypatch.setattr(module, "check_fetch", lambda *arguments: None)
+    monkeypatch.setattr(
+        _local, "open_stream", lambda device, meter: _cuda.CopyStream(device, meter)
+    )
+    monkeypatch.setattr(_local, "check_fetch", lambda *arguments: None)
 
     class PlayedDevice:
         type = "cuda"

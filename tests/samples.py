@@ -5,27 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from specfit_runtime.calibration import Machine, ModelShape, Quartiles, RuntimeProfile
+from specfit_runtime.calibration import OffloadSetup, Quartiles, RuntimeProfile
 from specfit_runtime.report import CycleRecord, DecodeReport, PrefillRecord
 
 
-def profile(**changes: Any) -> RuntimeProfile:
-    """Return a small profile: sizes 1, 2 and 4 measured, 3 between them."""
-    figures: dict[str, Any] = {
-        "name": "tiny on disk",
-        "machine": Machine("a processor", 2, 1, "Linux x86_64", None),
-        "software": {"torch": "2.13"},
-        "model": ModelShape("tiny", "qwen3_moe", 2, 8, 2),
+def setup(**changes: Any) -> OffloadSetup:
+    """Return what the profile was measured on."""
+    facts: dict[str, Any] = {
+        "type": "qwen3_moe",
+        "n_layers": 2,
+        "n_experts": 8,
+        "top_k": 2,
         "dtype": "bfloat16",
         "device": "cpu",
         "store": "disk",
         "link_bandwidth": None,
+        "moved_bytes": (1000, 2000),
+    }
+    return OffloadSetup(**(facts | changes))
+
+
+def profile(**changes: Any) -> RuntimeProfile:
+    """Return a small profile: sizes 1, 2 and 4 measured."""
+    figures: dict[str, Any] = {
+        "name": "tiny on disk",
+        "setup": setup(),
         "drafter": "eagle3",
-        "draft_top_k": 4,
-        "draft_width": 4,
         "repeats": 5,
         "prefix_tokens": 16,
-        "node_time": (0.010, 0.012, 0.013, 0.014),
+        "fixed_time": 0.010,
+        "node_time": 0.001,
         "node_sizes": (1, 2, 4),
         "node_quartiles": Quartiles((0.009, 0.011, 0.013), (0.010, 0.012, 0.014), (0.1, 0.2, 0.3)),
         "node_misses": (0.0, 0.0, 1.5),
@@ -33,10 +42,7 @@ def profile(**changes: Any) -> RuntimeProfile:
         "draft_quartiles": Quartiles((0.002, 0.001), (0.003, 0.001), (0.003, 0.001)),
         "expert_time": (0.001, 0.002),
         "expert_quartiles": Quartiles((0.001, 0.001), (0.001, 0.002), (0.001, 0.003)),
-        "expert_batch": 8,
-        "miss_quartiles": Quartiles((0.001,), (0.0015,), (0.002,)),
         "handling_time": 0.0003,
-        "moved_bytes": (1000, 2000),
     }
     return RuntimeProfile(**(figures | changes))
 

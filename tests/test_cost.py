@@ -71,7 +71,7 @@ def test_with_fixed_time() -> None:
     assert other.node_time is cost.node_time
     assert other.expert_time is cost.expert_time
     assert other.resident_time == 0.125
-    with pytest.raises(InvalidInputError, match="fixed_time must be finite"):
+    with pytest.raises(InvalidInputError, match="fixed_time must be a finite number"):
         cost.with_fixed_time(-1.0)
 
 

@@ -102,7 +102,6 @@ def test_every_method_is_on_the_methods_page(name: str) -> None:
     ("module", "registry"),
     [
         ("stores", "STORES"),
-        ("expert_cache", "EVICTION_POLICIES"),
         ("drafters", "DRAFTERS"),
         ("policies", "POLICIES"),
         ("predictors", "PREDICTORS"),

@@ -43,6 +43,7 @@ def test_everything_imports_where_no_optional_package_is_installed(tmp_path):
 
 _PROBLEM = """
 from specfit_opt import CostModel, DraftTree, ExpertRouting, MissingExtraError, solve
+from specfit_opt.plot import plot_tree
 tree = DraftTree([-1, 0, 0], [1.0, 0.8, 0.1])
 routing = ExpertRouting([[[0, 1]], [[0, 2]], [[3, 4]]], n_experts=5)
 cost = CostModel(fixed_time=1.0, node_time=0.01, expert_time=0.2)
@@ -61,7 +62,7 @@ except MissingExtraError as error:
         ("solve(tree, routing, cost, method='mip')", "ortools", "mip"),
         ("tree.to_networkx()", "networkx", "graph"),
         ("DraftTree.from_networkx(None)", "networkx", "graph"),
-        ("solution.plot(tree)", "matplotlib", "plot"),
+        ("plot_tree(tree, solution)", "matplotlib", "plot"),
     ],
 )
 def test_a_missing_package_is_named_with_its_extra(use, package, extra, tmp_path):

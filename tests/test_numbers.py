@@ -27,7 +27,6 @@ from specfit_opt import (
     TreeSearch,
     evaluate,
     load_instance,
-    sample_scenarios,
     save_instance,
     solve,
     solve_instance,
@@ -177,7 +176,7 @@ def test_negative_zero_is_zero():
 @pytest.mark.parametrize("value", [1.1e12, 1e30, 1e308, 10**30, Fraction(10**13), Decimal("1e20")])
 def test_times_above_the_range(kind: str, value: Any) -> None:
     times: dict[str, Any] = {"fixed_time": 1.0, "node_time": 0.1, "expert_time": 0.1}
-    with refused(f"{kind} must be at most 1e.12 seconds.*, got"):
+    with refused(f"{kind} must be .* of seconds.* at most 1e.12, got"):
         CostModel(**{**times, kind: value})
 
 
@@ -301,7 +300,7 @@ def grown() -> TreeSearch:
 
 
 def test_rates_above_the_range() -> None:
-    with refused("rate must be at most 1e.18 tokens per second"):
+    with refused("rate must be .* tokens per second .* at most 1e.18"):
         solve(TREE, ROUTING, COST, rate=1.1e18)
 
 
@@ -325,11 +324,9 @@ def test_what_a_number_allocates_is_bounded() -> None:
     with refused("300 scenarios of 3 nodes, 50 layers and 65536 experts are too many"):
         sample = np.zeros((300, 3, 50, 0), dtype=np.int16)
         ExpertRouting.from_scenarios(sample, MOST_EXPERTS)
-    with refused("scenarios"):
-        sample_scenarios(np.ones((1, 1, 2)), 1, 10**12, seed=0)
     with refused(f"the tree has {MOST_NODES + 1} nodes; at most {MOST_NODES} are taken"):
         DraftTree(np.full(MOST_NODES + 1, -1), np.ones(MOST_NODES + 1))
-    with refused("levels = 1000000; at most 1024 are taken"):
+    with refused("levels must be a whole number from 1 to 1024, got 1000000"):
         grown().advise(0.1, levels=10**6)
     assert ExpertRouting([[[0]]], MOST_EXPERTS).n_experts == MOST_EXPERTS
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from specfit_opt.data import EXAMPLE_EXPERT_BYTES, example_instances, example_trace
 from specfit_opt.errors import InvalidInputError
-from specfit_opt.plot import plot_replay, plot_tree, save_figure, tree_figure_size
+from specfit_opt.plot import plot_replay, plot_tree, save_figure
 from specfit_opt.replay import replay
 from specfit_opt.solve import solve_instance
 from specfit_opt.tree import DraftTree
@@ -83,14 +83,15 @@ def test_a_solution_of_another_tree_is_refused(instance, ax):
         plot_tree(DraftTree([-1, 0], [1.0, 0.5]), solution, ax=ax)
 
 
-def test_solution_plot_makes_a_figure_of_fitting_size(instance):
+def test_a_new_figure_has_a_fitting_size(instance):
     import matplotlib.pyplot as plt
 
-    ax = solve_instance(instance).plot(instance.tree)
+    large, small = (plot_tree(tree).figure for tree in (instance.tree, DraftTree([-1], [1.0])))
     try:
-        assert tuple(ax.figure.get_size_inches()) == tree_figure_size(instance.tree)
+        assert (large.get_size_inches() > small.get_size_inches()).all()
     finally:
-        plt.close(ax.figure)
+        plt.close(large)
+        plt.close(small)
 
 
 def test_a_replay_has_a_panel_per_cell_and_a_bar_per_policy():

@@ -7,21 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specfit_opt.checks import Flag, Kind, Maybe, OneOf, Real, Text, Whole, checked, shown
 from specfit_opt.errors import InvalidInputError
-from specfit_opt.schema import (
-    Flag,
-    Kind,
-    ListOf,
-    MapOf,
-    Maybe,
-    OneOf,
-    Real,
-    Record,
-    Text,
-    Whole,
-    checked,
-    shown,
-)
+from specfit_opt.schema import ListOf, MapOf, Record
 
 POINT = Record({"x": Real(), "label": Text()}, {"size": Whole(1, 9)})
 

@@ -277,10 +277,10 @@ def test_a_table_the_tree_outgrows_is_refused():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda s: s.advise(-1.0), "level_time must be finite and >= 0"),
+        (lambda s: s.advise(-1.0), "level_time must be a finite number of seconds"),
         (lambda s: s.advise(0.1, 1.5), "acceptance must be"),
         (lambda s: s.advise(0.1, []), "acceptance must"),
-        (lambda s: s.advise(0.1, levels=0), "levels must be a positive integer"),
+        (lambda s: s.advise(0.1, levels=0), "levels must be a whole number from 1 to 1024"),
         (lambda s: s.advise(0.1, frontier=[9]), "frontier node 9 is not in the tree"),
         (lambda s: s.extend([0], [0.5], [[[0]]], draft_time=-1.0), "draft_time must be"),
     ],
@@ -301,7 +301,7 @@ def test_empty_tree(use):
 def test_cost_model_of_another_shape_is_refused():
     with pytest.raises(InvalidInputError, match=r"expert_time has shape \(3,\)"):
         TreeSearch(CostModel(1.0, 0.1, [0.1, 0.2, 0.3]), 2, 5)
-    with pytest.raises(InvalidInputError, match="n_layers must be a positive integer"):
+    with pytest.raises(InvalidInputError, match="n_layers must be a whole number of at least 1"):
         TreeSearch(COST, 0, 5)
 
 

@@ -133,7 +133,7 @@ def test_chunks_of_a_large_batch_are_bounded(problems):
 
 @pytest.mark.parametrize("value", [0, -1, 1.5])
 def test_bad_chunk_size(value, problems):
-    with pytest.raises(InvalidInputError, match="chunk_size must be a positive integer"):
+    with pytest.raises(InvalidInputError, match="chunk_size must be a whole number of at least 1"):
         solve_many(problems, chunk_size=value)
 
 
@@ -231,7 +231,7 @@ def test_parts_that_disagree(problems):
     [
         ({"method": "magic"}, "^method 'magic' is unknown"),
         ({"budget": 3}, "^method 'exact' has no option 'budget'"),
-        ({"rate": -1.0}, "^rate must be finite"),
+        ({"rate": -1.0}, "^rate must be a finite number"),
     ],
 )
 def test_bad_options_are_refused_before_any_work(options, message, problems):

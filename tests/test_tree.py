@@ -47,7 +47,7 @@ def test_path(forest: DraftTree) -> None:
     assert forest.path(4) == [0, 1, 4]
     assert forest.path(5) == [5]
     for node in (-1, 7):
-        with pytest.raises(InvalidInputError, match=f"node {node} is not in the tree of 7"):
+        with pytest.raises(InvalidInputError, match=f"node must be .* from 0 to 6, got {node}"):
             forest.path(node)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specfit_runtime.checkpoint import ExpertIndex
 from specfit_runtime.stores import ExpertStore, PinnedStore, RamStore
-from specfit_runtime.stores._host_memory import allocate
+from specfit_runtime.stores.host_memory import allocate
 
 from .models import index_without_files, large_config
 from .table import FAILED, FIGURE, OK, Table

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import torch
 import transformers
 
-from specfit_runtime.stores._host_memory import available_bytes
+from specfit_runtime.stores.host_memory import available_bytes
 
 from . import copies, decode, equality, forward, overlap
 from .table import Table

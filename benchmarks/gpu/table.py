@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from specfit_opt.cli.table import format_table
+from specfit_opt.text import format_table
 
 #: What a row can say at its end. A figure is neither right nor wrong.
 OK, FAILED, FIGURE, NOT_REACHED, NO_ROOM = "ok", "FAILED", "figure", "not reached", "no room"

@@ -41,11 +41,10 @@ class ProfileTable(SphinxDirective):
     """``.. profile-table::``: the shipped profiles, from their files."""
 
     def run(self) -> list[nodes.Node]:
-        from specfit_opt.profiles import list_profiles, load_profile
+        from specfit_opt.profiles import PROFILES
 
         entries = nodes.definition_list()
-        for name in list_profiles():
-            profile = load_profile(name)
+        for name, profile in PROFILES.items():
             body = nodes.definition("", nodes.paragraph("", profile.summary))
             sources = nodes.bullet_list()
             for figure, source in profile.source.items():

@@ -12,10 +12,9 @@ from ..instance import Instance
 from ..methods import METHODS
 from ..solution import Solution, Status
 from ..solve import solve_instance
+from ..text import figure, format_table, seconds
 from .inputs import add_instance_arguments, describe, read_instances
 from .output import print_json
-from .table import format_table
-from .units import figure, seconds
 
 #: Methods that answer faster than this are run again, up to _REPEATS times in all.
 _QUICK = 0.02

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..checks import Anything
 from ..errors import InvalidInputError
 from ..files import load_instance
 from ..files.strict_json import parse_json
 from ..instance import Instance
-from ..schema import Anything
+from ..methods.method import COMMON
 from .output import note
 
 
@@ -62,7 +63,7 @@ def parse_options(pairs: list[str]) -> dict[str, Any]:
         key = key.strip().replace("-", "_")
         if not separator or not key:
             raise InvalidInputError(f"--option {pair}: write KEY=VALUE, for example --option k=4")
-        if key in ("instance", "method", "rate", "max_nodes", "time_limit"):
+        if key in ("method", *COMMON):
             raise InvalidInputError(
                 f"--option {key}: not an option of a method; say --{key.replace('_', '-')} instead"
             )

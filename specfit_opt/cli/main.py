@@ -18,7 +18,7 @@ from typing import Any, NoReturn, Protocol
 from .. import __version__, kernel
 from ..errors import SpecfitError
 from ..files.regular_file import printable
-from . import compare, export, generate, info, methods, replay, solve
+from . import compare, export, info, make_instance, methods, replay, solve
 
 #: Exit codes. 2 is what argparse uses too; the last ones are what a shell reports for a program
 #: ended by SIGINT, SIGPIPE and, with the signal's number added, SIGTERM and SIGHUP.
@@ -28,12 +28,12 @@ EXIT_OK, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_PIPE, EXIT_SIGNAL = 0, 1
 class Command(Protocol):
     """A subcommand: a module with a function that adds its parser."""
 
-    def add_parser(self, commands: Any) -> None:
+    def add_parser(self, commands: Any) -> Any:
         """Add the subcommand to ``commands``, with the default ``run``: what it does."""
 
 
 #: The subcommands of this package.
-COMMANDS: tuple[Command, ...] = (solve, compare, replay, generate, export, methods, info)
+COMMANDS: tuple[Command, ...] = (solve, compare, replay, make_instance, export, methods, info)
 
 _DESCRIPTION = "Choose which draft subtree a mixture-of-experts model should verify."
 _EPILOG = """\

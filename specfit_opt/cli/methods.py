@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 from typing import Any
 
-from ..methods import METHODS, Method
+from ..methods import METHODS
 from .output import print_json
 
 
@@ -31,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
                     "summary": method.summary,
                     "source": method.source,
                     "proves": method.proves,
-                    "options": {key: repr(default) for key, default in _options(method)},
+                    "options": {key: repr(value) for key, value in method.options.items()},
                 }
                 for method in METHODS.values()
             ]
@@ -40,12 +39,7 @@ def run(args: argparse.Namespace) -> None:
     width = max(map(len, METHODS)) + 2
     for method in METHODS.values():
         print(f"{method.name.ljust(width)}{method.summary}")
-        options = ", ".join(f"{key}={default!r}" for key, default in _options(method))
+        options = ", ".join(f"{key}={value!r}" for key, value in method.options.items())
         if options:
             print(f"{' ' * width}options: {options}")
         print(f"{' ' * width}source: {method.source}")
-
-
-def _options(method: Method) -> list[tuple[str, Any]]:
-    parameters = inspect.signature(method.select).parameters.values()
-    return [(p.name, p.default) for p in parameters if p.default is not inspect.Parameter.empty]

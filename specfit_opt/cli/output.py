@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,42 @@ def note(message: str) -> None:
     """Tell the user something that is no result: on standard error, so that pipes stay clean."""
     with suppress(OSError):  # what standard error cannot take is no reason to give no result
         print(f"specfit: {message}", file=sys.stderr)
+
+
+@contextmanager
+def progress_bar(
+    title: str, delay: float = 0.5, unit: str = "positions"
+) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on standard error while the block runs; none where that is no terminal.
+
+    It needs the extra ``cli``.
+
+    Parameters
+    ----------
+    title : str
+    delay : float
+        Seconds before it appears, so that quick work shows none.
+    unit : str
+        What is counted.
+
+    Yields
+    ------
+    callable
+        ``report(done, total)``.
+    """
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        note("tqdm is not installed, so no progress bar: pip install 'specfit[cli]'")
+        yield lambda done, total: None
+        return
+    with tqdm(desc=title, unit=f" {unit}", disable=None, leave=False, delay=delay) as bar:
+
+        def report(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield report
 
 
 def _plain(value: Any) -> Any:

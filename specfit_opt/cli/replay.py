@@ -6,15 +6,15 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from ..caches import CACHE_RULES, DEFAULT_CACHE_RULE
 from ..files import Trace, load_trace
 from ..policies import POLICIES
-from ..profiles import list_profiles, load_profile
-from ..replay import CACHES, WARMUP, ReplayResult, replay, replay_table, summarise
+from ..profiles import PROFILES, load_profile
+from ..replay import WARMUP, ReplayResult, replay, replay_table, summarise
 from ..routing_predictor import RoutingPredictor
+from ..text import format_table
 from .inputs import check_distinct
-from .output import note, print_json
-from .progress import progress_bar
-from .table import format_table
+from .output import note, print_json, progress_bar
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -46,7 +46,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         nargs="+",
         action="extend",
         metavar="NAME|FILE",
-        help=f"machines: {', '.join(list_profiles())}, or JSON files (pcie4)",
+        help=f"machines: {', '.join(PROFILES)}, or JSON files (pcie4)",
     )
     parser.add_argument(
         "--cache",
@@ -57,7 +57,10 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "(12.5%% 25%% 50%%)",
     )
     parser.add_argument(
-        "--cache-policy", choices=CACHES, default="lru", help="what the cache evicts (lru)"
+        "--cache-policy",
+        choices=CACHE_RULES,
+        default=DEFAULT_CACHE_RULE,
+        help=f"what the cache evicts ({DEFAULT_CACHE_RULE})",
     )
     parser.add_argument(
         "--expert-bytes",

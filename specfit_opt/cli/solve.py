@@ -10,10 +10,9 @@ from ..errors import InvalidInputError
 from ..instance import Instance
 from ..solution import Solution
 from ..solve import solve_instance
+from ..text import figure, format_table, seconds
 from .inputs import add_instance_arguments, describe, parse_options, read_instances
 from .output import note, print_json
-from .table import format_table
-from .units import figure, seconds
 
 
 def add_parser(commands: Any) -> None:

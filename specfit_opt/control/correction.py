@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..checks import Real, Whole
 from ..cost import CostModel
 from ..errors import InvalidInputError
-from ..schema import ListOf, Real, Whole
+from ..schema import ListOf
 from .robust import RecentAverage, RecentRatio
 
 #: Cycles that the averages of times remember.
@@ -53,10 +54,10 @@ class CycleMeasurement:
     ----------
     n_nodes : int
         Nodes that were verified, the root included.
-    predicted_misses : ndarray of float64, shape (L,)
+    predicted_misses : array_like of float, shape (L,)
         Experts per layer of the verified nodes' predicted union that were not in place when the
         nodes were chosen.
-    realised_misses : ndarray of float64, shape (L,)
+    realised_misses : array_like of float, shape (L,)
         The same of the experts that the pass used; an expert that prefetching brought in
         between counts, because it had to be moved.
     compute_seconds : float
@@ -77,8 +78,8 @@ class CycleMeasurement:
     """
 
     n_nodes: int
-    predicted_misses: NDArray[np.float64]
-    realised_misses: NDArray[np.float64]
+    predicted_misses: NDArray[Any]
+    realised_misses: NDArray[Any]
     compute_seconds: float
     wait_seconds: float = 0.0
     draft_seconds: tuple[float, ...] = ()

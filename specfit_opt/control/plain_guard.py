@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..caches import CACHE_RULES, SimulatedCache
 from ..cost import CostModel
+from ..expert_union import expert_union
 from ..solution import node_time_at
-from .plain_cache import PlainCache
 from .plain_time import PlainTime
 from .speculation_budget import SpeculationBudget
 
@@ -44,18 +45,18 @@ class PlainGuard:
 
     The tokens of a text are the same whatever is verified, and the pass that verifies them shows
     their experts. So it is known what plain decoding would have loaded for them from the cache that
-    it would have had by now (`PlainCache`), and from the plain passes in between, what that would
-    have taken (`PlainTime`). The account (`SpeculationBudget`) so includes what a single cycle does
-    not show: that experts loaded in vain push out useful ones, and that others serve later tokens.
-    What they are expected to save is entered when they are loaded, and taken out again when the
-    saving itself shows or they are evicted.
+    it would have had by now (`SimulatedCache`), and from the plain passes in between, what that
+    would have taken (`PlainTime`). The account (`SpeculationBudget`) so includes what a single
+    cycle does not show: that experts loaded in vain push out useful ones, and that others serve
+    later tokens. What they are expected to save is entered when they are loaded, and taken out
+    again when the saving itself shows or they are evicted.
     """
 
     def __init__(self) -> None:
         self.budget = SpeculationBudget()
         self._time = PlainTime()
         self._waited = self._loads = 0.0
-        self._cache: PlainCache | None = None
+        self._cache: SimulatedCache | None = None
         self._begin()
 
     def start(self) -> None:
@@ -77,8 +78,8 @@ class PlainGuard:
     def look(self, view: DraftView) -> None:
         """See the cache and the prices before a cycle."""
         if self._cache is None:
-            n_experts = view.resident.shape[1]
-            self._cache = PlainCache(view.cache_policy, view.slots, n_experts)
+            rule = CACHE_RULES.find(view.cache_policy)
+            self._cache = SimulatedCache(rule, view.slots, *view.resident.shape)
         if not self._begun:
             self._cache.take_over(view.resident)
             self._begun = True
@@ -95,7 +96,10 @@ class PlainGuard:
         if self._cache is None or not self._begun:
             return
         rows = np.searchsorted(outcome.choice.nodes, outcome.accepted)[: outcome.committed]
-        plain_misses = float(self._cache.run(outcome.experts[rows]).sum())
+        n_experts = self._cache.resident.shape[1]
+        plain_misses = 0.0
+        for token in outcome.experts[rows]:
+            plain_misses += np.count_nonzero(self._cache.use(expert_union(token[None], n_experts)))
         misses = float(outcome.misses.sum())
         keep = 1.0 - 1.0 / _MEMORY
         self._waited = keep * self._waited + outcome.transfer_seconds

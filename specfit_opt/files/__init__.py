@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .export import export, export_lp, export_mps
+from .export import export
 from .instance import load_instance, save_instance
 from .trace import Trace, TraceCycle, load_trace, save_trace
 
@@ -10,8 +10,6 @@ __all__ = [
     "Trace",
     "TraceCycle",
     "export",
-    "export_lp",
-    "export_mps",
     "load_instance",
     "load_trace",
     "save_instance",

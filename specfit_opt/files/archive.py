@@ -24,8 +24,8 @@ from typing import IO, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import shown
 from ..errors import InvalidInputError
-from ..schema import shown
 from .regular_file import open_regular, printable
 
 #: Bytes of a file; of its directory; of what it unpacks to, unless the file is large itself.

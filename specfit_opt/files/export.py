@@ -59,30 +59,6 @@ def export(
         raise InvalidInputError(
             f"{os.fspath(path)}: the extension {extension!r} is no model format; use .lp or .mps"
         )
-    _write(WRITERS[extension], path, instance, rate, max_nodes)
-
-
-def export_lp(
-    path: str | os.PathLike[str], instance: Instance, rate: float, *, max_nodes: int | None = None
-) -> None:
-    """Like :func:`export` in CPLEX LP format, whatever the file's extension."""
-    _write(write_lp, path, instance, rate, max_nodes)
-
-
-def export_mps(
-    path: str | os.PathLike[str], instance: Instance, rate: float, *, max_nodes: int | None = None
-) -> None:
-    """Like :func:`export` in free MPS format, whatever the file's extension."""
-    _write(write_mps, path, instance, rate, max_nodes)
-
-
-def _write(
-    writer: Callable[[IO[str], ClosureModel], None],
-    path: str | os.PathLike[str],
-    instance: Instance,
-    rate: float,
-    max_nodes: int | None,
-) -> None:
     if not isinstance(instance, Instance):
         raise InvalidInputError(
             f"expected an Instance, got {type(instance).__name__}; the order is path, instance, "
@@ -90,4 +66,4 @@ def _write(
         )
     model = closure_model(instance, rate, max_nodes)
     with atomic_write(path, "w") as handle:
-        writer(handle, model)
+        WRITERS[extension](handle, model)

@@ -52,23 +52,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import Anything, Flag, Maybe, OneOf, Real, Text, Whole, checked
 from ..cost import CostModel
 from ..errors import InvalidInputError
 from ..instance import Instance
 from ..routing import ExpertRouting
-from ..schema import (
-    Anything,
-    Either,
-    Flag,
-    ListOf,
-    Maybe,
-    OneOf,
-    Real,
-    Record,
-    Text,
-    Whole,
-    checked,
-)
+from ..schema import Either, ListOf, Record
 from ..tree import DraftTree
 from .archive import named
 from .atomic import atomic_write

@@ -21,8 +21,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ..checks import Kind, checked, shown
 from ..errors import InvalidInputError
-from ..schema import Kind, Record, checked, shown
+from ..schema import Record
 from .regular_file import open_regular, printable, read_regular
 
 #: Bytes of a file, unless the format says otherwise.

@@ -7,26 +7,24 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import Kind, Real, Whole
 from ..errors import InvalidInputError
 from ..instance import Instance
-from ..limits import MOST_NODES, MOST_SECONDS, MOST_WORDS, check_size
-from ..schema import Kind as SchemaKind
-from ..schema import OneOf, Real, Whole
-from .kinds import KINDS, REALISTIC, Kind
+from ..limits import MOST_NODES, MOST_WORDS, SECONDS, check_size
+from .kinds import KINDS, REALISTIC, InstanceKind
 from .node_times import NODE_TIMES, NodeTime
 from .shapes import SHAPES, ModelShape
 
 _COUNT = Whole(1, MOST_NODES)
-_RANGES: dict[str, SchemaKind] = {
+_RANGES: dict[str, Kind] = {
     **dict.fromkeys(("nodes", "roots", "layers", "experts", "top_k", "budget"), _COUNT),
     "resident": Real(most=1.0),
     "overlap": Real(most=1.0),
     "skew": Real(most=100.0),
     "time_spread": Real(most=10.0),
     "bandwidth": Real(1.0),
-    "resident_time": Real(most=MOST_SECONDS),
-    "token_time": Real(most=MOST_SECONDS),
-    "node_time": OneOf(tuple(NODE_TIMES)),
+    "resident_time": SECONDS,
+    "token_time": SECONDS,
 }
 
 
@@ -103,8 +101,7 @@ def generate(
     >>> instance.tree.n_nodes, instance.routing.experts.shape
     (12, (12, 4, 4))
     """
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise InvalidInputError(f"kind {kind!r} is unknown; the kinds are {', '.join(KINDS)}")
+    chosen = KINDS.find(kind)
     seed = Whole(most=2**128 - 1)(seed, "seed")
     given: dict[str, Any] = {
         "nodes": nodes,
@@ -123,12 +120,12 @@ def generate(
         "time_spread": time_spread,
     }
     options = {name: value for name, value in given.items() if value is not None}
-    _check_options(KINDS[kind], options)
-    instance = KINDS[kind].build(np.random.Generator(np.random.PCG64(seed)), **options)
+    _check_options(chosen, options)
+    instance = chosen.build(np.random.Generator(np.random.PCG64(seed)), **options)
     return replace(instance, name=_name(kind, instance, options, seed))
 
 
-def _check_options(kind: Kind, options: dict[str, Any]) -> None:
+def _check_options(kind: InstanceKind, options: dict[str, Any]) -> None:
     for name, value in options.items():
         if name not in kind.options:
             raise InvalidInputError(
@@ -159,7 +156,7 @@ __all__ = [
     "NODE_TIMES",
     "REALISTIC",
     "SHAPES",
-    "Kind",
+    "InstanceKind",
     "ModelShape",
     "NodeTime",
     "generate",

@@ -1,4 +1,4 @@
-"""Instances that are hard on purpose."""
+"""Instances built by hand to be hard: NP-hard stars, and ties to the last bit."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from ..errors import InvalidInputError
 from ..instance import Instance
 from ..routing import ExpertRouting
 from ..tree import DraftTree
-from .realistic import PASS_TIME, node_time_of, realistic
-from .shapes import SHAPES
-from .trees import chain, drafted_tree, with_zero_subtrees
+from .realistic import PASS_TIME, node_time_of
 
 
 def densest_k_subgraph(
@@ -88,41 +86,6 @@ def min_k_union(
     return _star(ids, vertices, node_time, budget)
 
 
-def saturating(
-    rng: np.random.Generator,
-    *,
-    nodes: int = 60,
-    roots: int = 1,
-    layers: int = 32,
-    experts: int = 8,
-    top_k: int = 2,
-    node_time: str = "affine",
-    budget: int | None = None,
-    token_time: float = 0.002,
-) -> Instance:
-    """Return Mixtral-like routing without a cache, where a few tokens use every expert.
-
-    Popularity is flat and neighbours share by chance alone. The first nodes each bring in new
-    experts and hardly pay; once the layers are full, further nodes cost next to nothing. A group is
-    therefore worth more than its members, which is what stops a greedy choice too early.
-    """
-    return realistic(
-        rng,
-        shape=SHAPES["mixtral-8x7b"],
-        nodes=nodes,
-        roots=roots,
-        layers=layers,
-        experts=experts,
-        top_k=top_k,
-        node_time=node_time,
-        budget=budget,
-        resident=0.0,
-        overlap=0.0,
-        skew=0.0,
-        token_time=token_time,
-    )
-
-
 def ties(
     rng: np.random.Generator,
     *,
@@ -158,86 +121,6 @@ def ties(
     )
     routing = ExpertRouting(np.repeat(experts, layers, axis=1), nodes * top_k)
     return Instance(tree, routing, cost)
-
-
-def zero_probability(
-    rng: np.random.Generator,
-    *,
-    nodes: int = 60,
-    layers: int | None = None,
-    experts: int | None = None,
-    top_k: int | None = None,
-    node_time: str = "affine",
-    budget: int | None = None,
-    resident: float = 0.5,
-) -> Instance:
-    """Return a tree where 0.2 of the nodes, and all below them, have path probability 0.
-
-    Such nodes must never be chosen, also where residents make them nearly free. A drafter yields
-    them when its sampling cuts a token off or a probability underflows.
-    """
-    tree = with_zero_subtrees(rng, drafted_tree(rng, nodes), 0.2)
-    return realistic(
-        rng,
-        shape=SHAPES["tiny"],
-        tree=tree,
-        layers=layers,
-        experts=experts,
-        top_k=top_k,
-        node_time=node_time,
-        budget=budget,
-        resident=resident,
-    )
-
-
-def one_node(
-    rng: np.random.Generator,
-    *,
-    roots: int = 1,
-    layers: int | None = None,
-    experts: int | None = None,
-    top_k: int | None = None,
-    node_time: str = "affine",
-) -> Instance:
-    """Return roots alone: plain autoregressive decoding, the only legal answer."""
-    return realistic(
-        rng,
-        shape=SHAPES["tiny"],
-        nodes=roots,
-        roots=roots,
-        layers=layers,
-        experts=experts,
-        top_k=top_k,
-        node_time=node_time,
-    )
-
-
-def deep_chain(
-    rng: np.random.Generator,
-    *,
-    nodes: int = 500,
-    layers: int | None = None,
-    experts: int | None = None,
-    top_k: int | None = None,
-    node_time: str = "affine",
-    budget: int | None = None,
-    overlap: float = 1 / 3,
-) -> Instance:
-    """Return one path of 500 nodes: what prompt lookup drafts, and what recursion fails on.
-
-    Experts small enough (OLMoE's shape) and acceptance high enough (0.98) that tens of nodes pay.
-    """
-    return realistic(
-        rng,
-        shape=SHAPES["olmoe-1b-7b"],
-        tree=chain(rng, nodes),
-        layers=layers,
-        experts=experts,
-        top_k=top_k,
-        node_time=node_time,
-        budget=budget,
-        overlap=overlap,
-    )
 
 
 def _star(

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..registry import Registry
+
 #: Sizes at which the curved kinds meet the affine one.
 _REFERENCE = 64.0
 
@@ -57,9 +59,10 @@ def _budget(n_nodes: int, slope: float, budget: int) -> NDArray[np.float64]:
     return table
 
 
-NODE_TIMES: dict[str, NodeTime] = {
-    kind.name: kind
-    for kind in (
+#: Every form of node time by name.
+NODE_TIMES: Registry[NodeTime] = Registry(
+    "node_time",
+    (
         NodeTime("affine", _affine, "a fixed time per token: memory-bound passes"),
         NodeTime(
             "concave", _power(0.5), "square root: few tokens leave the device idle, more fill it"
@@ -70,5 +73,5 @@ NODE_TIMES: dict[str, NodeTime] = {
         NodeTime(
             "budget", _budget, "affine up to the largest pass that was set up, then forbidden"
         ),
-    )
-}
+    ),
+)

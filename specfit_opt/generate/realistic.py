@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,7 +30,7 @@ def realistic(
     rng: np.random.Generator,
     *,
     shape: ModelShape,
-    tree: DraftTree | None = None,
+    grow: Callable[[np.random.Generator, int, int], DraftTree] = drafted_tree,
     nodes: int = 60,
     roots: int = 1,
     layers: int | None = None,
@@ -51,8 +53,8 @@ def realistic(
     rng : numpy.random.Generator
     shape : ModelShape
         Gives ``layers``, ``experts``, ``top_k`` where they are not given, and the expert's size.
-    tree : DraftTree, optional
-        Overrides ``nodes`` and ``roots``; by default :func:`.drafted_tree` grows one.
+    grow : callable
+        Grows the tree from ``rng``, ``nodes`` and ``roots``.
     nodes, roots : int
     layers, experts, top_k : int, optional
     node_time : str
@@ -72,8 +74,7 @@ def realistic(
         Standard deviation of the logarithm of the experts' times: 0 when all experts of a layer
         are alike, positive for mixed precision or experts on several devices.
     """
-    if tree is None:
-        tree = drafted_tree(rng, nodes, roots)
+    tree = grow(rng, nodes, roots)
     layers = shape.n_layers if layers is None else layers
     experts = shape.n_experts if experts is None else experts
     top_k = shape.top_k if top_k is None else top_k
@@ -110,10 +111,7 @@ def node_time_of(
 ) -> float | NDArray[np.float64]:
     """Return a node time of kind ``name`` for ``tree``; ``slope`` in seconds per node."""
     n, roots = tree.n_nodes, tree.n_roots
-    if name not in NODE_TIMES:
-        raise InvalidInputError(
-            f"node_time {name!r} is unknown; the kinds are {', '.join(NODE_TIMES)}"
-        )
+    kind = NODE_TIMES.find(name)
     if budget is None:
         budget = max(roots, min(n // 6, 60))
     elif name != "budget":
@@ -122,4 +120,4 @@ def node_time_of(
         raise InvalidInputError(
             f"budget must be from {roots} (the roots) to {n} (all nodes), got {budget}"
         )
-    return NODE_TIMES[name].build(n, slope, budget)
+    return kind.build(n, slope, budget)

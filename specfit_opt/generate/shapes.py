@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..registry import Registry
+
 
 @dataclass(frozen=True)
 class ModelShape:
@@ -34,9 +36,9 @@ class ModelShape:
 
 # An expert is three matrices of hidden x intermediate size; the source gives both and the bits per
 # weight.
-SHAPES: dict[str, ModelShape] = {
-    shape.name: shape
-    for shape in (
+SHAPES: Registry[ModelShape] = Registry(
+    "shape",
+    (
         ModelShape(
             "qwen3-30b-a3b", 48, 128, 8, 3 * 2048 * 768 * 9 // 16,
             "Qwen3-30B-A3B model card and config: hidden 2048, intermediate 768; 4.5 bits",
@@ -61,5 +63,5 @@ SHAPES: dict[str, ModelShape] = {
             "tiny", 4, 16, 4, 80_000_000,
             "no model: small enough to read, experts large enough to matter",
         ),
-    )
-}  # fmt: skip
+    ),
+)  # fmt: skip

@@ -54,16 +54,23 @@ def drafted_tree(rng: np.random.Generator, nodes: int, roots: int = 1) -> DraftT
     return DraftTree(np.where(above >= 0, position[above], -1), pool.path_prob[kept])
 
 
-def chain(rng: np.random.Generator, nodes: int) -> DraftTree:
+def chain(rng: np.random.Generator, nodes: int, roots: int = 1) -> DraftTree:
     """Return one path of ``nodes`` tokens, each accepted with Beta(60, 1) (0.98 on average)."""
+    assert roots == 1
     prob = np.concatenate(([1.0], rng.beta(60.0, 1.0, size=nodes - 1)))
     return DraftTree.from_conditional(np.arange(nodes) - 1, prob)
 
 
-def with_zero_subtrees(rng: np.random.Generator, tree: DraftTree, share: float) -> DraftTree:
-    """Return ``tree`` with the path probability of a random ``share`` of nodes, and below, at 0."""
+def roots_alone(rng: np.random.Generator, nodes: int, roots: int) -> DraftTree:
+    """Return ``roots`` roots with nothing below: plain decoding leaves no other choice."""
+    return drafted_tree(rng, roots, roots)
+
+
+def with_zero_subtrees(rng: np.random.Generator, nodes: int, roots: int) -> DraftTree:
+    """Return a drafted tree where 0.2 of the nodes, and all below them, have probability 0."""
+    tree = drafted_tree(rng, nodes, roots)
     prob = tree.path_prob.copy()
-    prob[(rng.random(tree.n_nodes) < share) & (tree.parent >= 0)] = 0.0
+    prob[(rng.random(tree.n_nodes) < 0.2) & (tree.parent >= 0)] = 0.0
     for v, u in enumerate(tree.parent.tolist()):
         if u >= 0 and prob[u] == 0.0:
             prob[v] = 0.0

@@ -6,13 +6,11 @@ from ..registry import Registry
 from . import brute, chain, eagle, ecospec, evict, exact, greedy, mip, root
 from .method import Method
 
-#: Every method by name. The test matrix and the command line read this.
+#: Every method by name: ``METHODS.register(Method(...))`` adds one of your own, which
+#: :class:`Method` shows. ``solve``, the replay, the command line and the test matrix read this.
 METHODS: Registry[Method] = Registry(
     "method",
-    (
-        module.METHOD
-        for module in (exact, mip, brute, greedy, eagle, evict, ecospec, chain, root)
-    ),
+    (module.METHOD for module in (exact, mip, brute, greedy, eagle, evict, ecospec, chain, root)),
 )
 
 __all__ = ["METHODS", "Method"]

@@ -7,11 +7,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import Whole
+from ..expert_union import ExpertUnion, expert_prices
 from ..instance import Instance
 from ..solution import Solution, build_solution
-from ._options import integer_option
 from ._sizes import allowed_sizes, complete_order, mask_of, nearest_allowed
-from ._union import ExpertUnion, expert_prices
 from .method import Method
 
 
@@ -63,7 +63,7 @@ def select(
         nodes = _best_paths(instance, rate, allowed, walk)
         stats: dict[str, object] = {}
     else:
-        length = integer_option(length, "length", 0)
+        length = Whole(0)(length, "option length")
         size = sum(int(instance.tree.depth[v]) <= length for v in walk)
         nodes = complete_order(instance, walk)[: nearest_allowed(allowed, max(size, n_roots))]
         stats = {"length": length}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..checks import Whole
 from ..instance import Instance
 from ..solution import Solution, build_solution
-from ._options import integer_option
 from ._sizes import allowed_sizes, mask_of, nearest_allowed
 from .method import Method
 
@@ -44,7 +44,7 @@ def select(
     -----
     O(n log n) time. The rerank of EAGLE-2 (arXiv 2406.16858, section 4.2), which EAGLE-3 keeps.
     """
-    budget = integer_option(budget, "budget", 1)
+    budget = Whole(1)(budget, "option budget")
     tree = instance.tree
     size = nearest_allowed(allowed_sizes(instance, max_nodes), max(budget, tree.n_roots))
     mask = mask_of(instance, tree.prefix_order()[:size])

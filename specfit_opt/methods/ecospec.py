@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from .._validate import real_number
-from ..errors import InvalidInputError
+from ..checks import Real, Whole
+from ..expert_union import ExpertUnion, weighted
 from ..instance import Instance
-from ..schema import shown
 from ..solution import Solution, build_solution
-from ._options import choice_option, integer_option
 from ._sizes import allowed_sizes, mask_of, nearest_allowed
-from ._union import ExpertUnion, weighted
 from .method import Method
 
-_LEAST_EPS = 1e-12
+_EPS = Real(1e-12, 1e12)
 
 
 def select(
@@ -26,16 +21,15 @@ def select(
     max_nodes: int | None,
     time_limit: float | None,
     budget: int = 4,
-    count: str = "activated",
     eps: float = 1.0,
 ) -> Solution:
     """Add the path of highest ``p / (newly activated experts + eps)`` until the budget is spent.
 
     A candidate is a path from the chosen set to a node; p is that node's path probability, and the
     experts counted, over all layers, are those of the whole path that the chosen set does not
-    activate. A longer path never scores above its own beginning, since p does not rise along it
-    and the count does not fall; so, the earlier node coming first among equals, paths of one node
-    are all that has to be looked at.
+    activate, resident or not: the paper has all weights in fast memory. A longer path never scores
+    above its own beginning, since p does not rise along it and the count does not fall; so, the
+    earlier node coming first among equals, paths of one node are all that has to be looked at.
 
     Parameters
     ----------
@@ -44,10 +38,6 @@ def select(
         not needed.
     budget : int
         Nodes to add to the roots, over all sequences of a forest; at least 0. The paper verifies 4.
-    count : {"activated", "missing"}
-        ``"activated"`` counts every expert that is not activated yet, resident or not, as the
-        paper does with all weights in fast memory. ``"missing"`` leaves out the resident ones,
-        which suits offloading.
     eps : float
         Positive, from 1e-12 to 1e12; keeps the score finite for a path that activates nothing new.
 
@@ -68,12 +58,10 @@ def select(
     O(n L k) time per node added. The rule of EcoSpec (arXiv 2607.12696), its routing predictor
     aside: it knows how many experts a path adds, but neither what they cost nor when to stop.
     """
-    budget = integer_option(budget, "budget", 0)
-    count = choice_option(count, "count", ("activated", "missing"))
-    eps = _checked_eps(eps)
+    budget = Whole(0)(budget, "option budget")
+    eps = _EPS(eps, "option eps")
     tree, routing = instance.tree, instance.routing
-    counted = np.ones_like(routing.resident) if count == "activated" else ~routing.resident
-    union = ExpertUnion(tree, routing, weighted(routing, counted.astype(np.float64)))
+    union = ExpertUnion(tree, routing, weighted(routing, np.ones(routing.resident.shape)))
     order = tree.roots.tolist()
     union.add(order)
     candidates = mask_of(instance, [c for v in order for c in tree.children[v]])
@@ -90,21 +78,8 @@ def select(
         mask_of(instance, order),
         rate=rate,
         method="ecospec",
-        stats={"budget": budget, "count": count, "eps": eps},
+        stats={"budget": budget, "eps": eps},
     )
-
-
-def _checked_eps(value: float) -> float:
-    try:
-        eps = real_number(value, "option eps", "experts")
-    except InvalidInputError:
-        eps = math.nan
-    if not _LEAST_EPS <= eps <= 1.0 / _LEAST_EPS:
-        raise InvalidInputError(
-            f"option eps must be positive and finite, got {shown(value)}; it may be from "
-            f"{_LEAST_EPS:g} to {1.0 / _LEAST_EPS:g}"
-        )
-    return eps
 
 
 METHOD = Method(

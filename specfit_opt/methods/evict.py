@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validate import float_array
+from ..arrays import float_array
 from ..errors import InvalidInputError
+from ..expert_union import expert_prices, used_experts
 from ..instance import Instance
 from ..limits import LEAST_PASS, MOST_SECONDS
 from ..solution import Solution, build_solution
 from ._sizes import allowed_sizes, mask_of
-from ._union import expert_prices, used_experts
 from .method import Method
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import time
 
+from ..expert_union import ExpertUnion, expert_prices
 from ..instance import Instance
 from ..kernel import interrupt
 from ..solution import Solution, build_solution
 from ._sizes import allowed_sizes, mask_of
-from ._union import ExpertUnion, expert_prices
 from .method import Method
 
 

@@ -1,9 +1,11 @@
-"""What a selection method is."""
+"""What a selection method is, and how a package of its own adds one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..solution import Solution
 
@@ -26,6 +28,29 @@ class Method:
         Paper, equation or section that the rule follows.
     proves : bool
         Whether the method can end in a proof of optimality.
+
+    Examples
+    --------
+    A method of your own is registered under a new name, and known from then on to ``solve``,
+    ``solve_many``, the replay and the command line of this process:
+
+    >>> from specfit_opt import METHODS, Instance, Method, Solution, evaluate, solve_instance
+    >>> def first(
+    ...     instance: Instance,
+    ...     *,
+    ...     rate: float | None,
+    ...     max_nodes: int | None,
+    ...     time_limit: float | None,
+    ...     count: int = 2,
+    ... ) -> Solution:
+    ...     parts = instance.tree, instance.routing, instance.cost_model
+    ...     nodes = range(min(count, max_nodes or count, instance.tree.n_nodes))
+    ...     return evaluate(*parts, nodes, rate=rate, method="first")
+    >>> method = METHODS.register(Method("first", first, "the first nodes", "an example"))
+    >>> method.options
+    {'count': 2}
+    >>> METHODS.remove("first") is method
+    True
     """
 
     name: str
@@ -33,3 +58,13 @@ class Method:
     summary: str
     source: str
     proves: bool = False
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The method's own options by name, with their defaults."""
+        parameters = inspect.signature(self.select).parameters
+        return {name: p.default for name, p in parameters.items() if name not in COMMON}
+
+
+#: What every method is given, whatever its options.
+COMMON = ("instance", "rate", "max_nodes", "time_limit")

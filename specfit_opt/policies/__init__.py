@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..checks import shown
 from ..errors import InvalidInputError
 from ..registry import Registry
-from ..schema import shown
 from . import ar, chain, eagle, ecospec, evict, pool, ratio, specfit
 from .policy import Choice, Outcome, Policy, PolicyKind
 from .ratio import Ratio

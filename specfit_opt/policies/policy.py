@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import Whole, shown
 from ..errors import InvalidInputError
-from ..schema import Whole, shown
 
 if TYPE_CHECKING:
     from .view import DraftView
@@ -182,4 +182,5 @@ def number(text: str | int, what: str) -> int:
         if not re.fullmatch(r"\d{1,9}", text):
             raise InvalidInputError(f"{what} must be a whole number, got {shown(text)}")
         text = int(text)
-    return Whole(1)(text, what)
+    value: int = Whole(1)(text, what)
+    return value

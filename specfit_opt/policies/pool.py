@@ -57,4 +57,5 @@ KIND = PolicyKind(
     make=Pool,
     summary="what a selection method chooses; all levels drafted",
     source="the method's own",
+    default="exact",
 )

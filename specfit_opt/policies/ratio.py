@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..methods._options import choice_option
+from ..checks import OneOf
 from .drafting import DraftShape, for_sizes
 from .level_search import LevelSearch
 from .policy import Choice, Policy, PolicyKind
@@ -67,8 +67,8 @@ class Ratio(Policy):
         top_k: int = 10,
         width: int = 10,
     ) -> None:
-        self.stop = choice_option(stop, "stop", tuple(STOP_RULES))
-        self.objective = choice_option(objective, "objective", tuple(OBJECTIVES))
+        self.stop = OneOf(tuple(STOP_RULES))(stop, "stop")
+        self.objective = OneOf(tuple(OBJECTIVES))(objective, "objective")
         self.shape = DraftShape(levels, top_k, width)
         self.name = self.objective if stop == "naive" else f"{self.objective}-{self.stop}"
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .profile import HardwareProfile, list_profiles, load_profile
+from .profile import PROFILES, HardwareProfile, load_profile
 
-__all__ = ["HardwareProfile", "list_profiles", "load_profile"]
+__all__ = ["PROFILES", "HardwareProfile", "load_profile"]

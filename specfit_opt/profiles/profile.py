@@ -7,33 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from os import PathLike, fspath
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..checks import Anything, Flag, Kind, Maybe, OneOf, Real, Text, Whole, shown
 from ..cost import CostModel
 from ..errors import InvalidInputError
 from ..files.archive import named
 from ..files.strict_json import parse_json, read_json
-from ..schema import (
-    Anything,
-    Either,
-    Flag,
-    Kind,
-    ListOf,
-    MapOf,
-    Maybe,
-    OneOf,
-    Real,
-    Record,
-    Text,
-    Whole,
-    settle,
-    shown,
-)
+from ..registry import Registry
+from ..schema import Either, ListOf, MapOf, Record, check_attributes
 
 #: Version of the profile file that this code reads.
 FILE_VERSION = 1
@@ -120,7 +106,7 @@ class HardwareProfile:
     source: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        settle(self, _KINDS)
+        check_attributes(self, _KINDS)
         if isinstance(self.node_time, tuple):
             # CostModel knows what a table may hold; building one here checks it where it is
             # written.
@@ -194,24 +180,13 @@ class HardwareProfile:
         return replace(self, **changes)
 
 
-def list_profiles() -> list[str]:
-    """Return the names of the profiles that the package ships, slowest link first."""
-    found = [
-        load_profile(entry.name.removesuffix(".json"))
-        for entry in resources.files(__package__).iterdir()
-        if entry.name.endswith(".json")
-    ]
-    found.sort(key=lambda p: (p.experts_resident, p.bandwidth or 0.0, p.name))
-    return [profile.name for profile in found]
-
-
 def load_profile(name_or_path: str | PathLike[str] | HardwareProfile) -> HardwareProfile:
     """Return a shipped profile by its name, or read one from a JSON file.
 
     Parameters
     ----------
     name_or_path : str or path
-        A name from :func:`list_profiles`; or a path: anything that ends in ``.json``, or a
+        A name in :data:`PROFILES`; or a path: anything that ends in ``.json``, or a
         ``pathlib.Path``. A HardwareProfile is returned as it is.
 
     Raises
@@ -232,13 +207,11 @@ def load_profile(name_or_path: str | PathLike[str] | HardwareProfile) -> Hardwar
         raise InvalidInputError(f"a profile is a name or a path, got {shown(name_or_path)}")
     text = fspath(name_or_path)
     if isinstance(name_or_path, str) and not text.endswith(".json"):
-        shipped = resources.files(__package__).joinpath(f"{text}.json")
-        if Path(text).name != text or not shipped.is_file():
+        if text not in PROFILES:
             raise InvalidInputError(
-                f"profile {text!r} is unknown; the shipped ones are {', '.join(list_profiles())}, "
-                "and a file of your own must end in .json"
+                f"{PROFILES.unknown(text)}, and a file of your own must end in .json"
             )
-        return parse_profile(shipped.read_bytes(), f"{text}.json")
+        return PROFILES[text]
     return _built(read_json(text, _FILE, error=InvalidInputError), text)
 
 
@@ -286,3 +259,14 @@ def checked_expert_bytes(
     if not ((size > 0) & (size < math.inf)).all():
         raise InvalidInputError("expert_bytes must be positive and finite numbers of bytes")
     return size.astype(np.float64)
+
+
+def _shipped() -> list[HardwareProfile]:
+    """Return the profiles that the package ships, slowest link first."""
+    files = (f for f in resources.files(__package__).iterdir() if f.name.endswith(".json"))
+    found = [parse_profile(file.read_bytes(), file.name) for file in files]
+    return sorted(found, key=lambda p: (p.experts_resident, p.bandwidth or 0.0, p.name))
+
+
+#: Every profile by name, the slowest link first.
+PROFILES: Registry[HardwareProfile] = Registry("profile", _shipped())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
+
+from ..rates import plain_dict, ratio
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,37 +72,37 @@ class ReplayResult:
     @property
     def tokens_per_second(self) -> float:
         """The figure to compare policies by; NaN without a counted pass."""
-        return _ratio(self.tokens, self.seconds)
+        return ratio(self.tokens, self.seconds)
 
     @property
     def tokens_per_pass(self) -> float:
         """Tokens committed per pass, as recorded."""
-        return _ratio(self.tokens, self.passes)
+        return ratio(self.tokens, self.passes)
 
     @property
     def predicted_tokens_per_pass(self) -> float:
         """Tokens per pass that the drafter's path probabilities promised."""
-        return _ratio(self.predicted_tokens, self.passes)
+        return ratio(self.predicted_tokens, self.passes)
 
     @property
     def nodes_per_pass(self) -> float:
         """Nodes verified per pass, the root included."""
-        return _ratio(self.nodes, self.passes)
+        return ratio(self.nodes, self.passes)
 
     @property
     def levels_per_pass(self) -> float:
         """Levels drafted per pass."""
-        return _ratio(self.levels, self.passes)
+        return ratio(self.levels, self.passes)
 
     @property
     def hit_rate(self) -> float:
         """Share of the experts of the passes' unions that were resident."""
-        return _ratio(self.hits, self.hits + self.misses)
+        return ratio(self.hits, self.hits + self.misses)
 
     @property
     def bytes_per_token(self) -> float:
         """Bytes loaded per committed token."""
-        return _ratio(self.bytes, self.tokens)
+        return ratio(self.bytes, self.tokens)
 
     @property
     def cache_share(self) -> float:
@@ -120,12 +121,4 @@ class ReplayResult:
             "bytes_per_token",
             "cache_share",
         )
-        data = dataclasses.asdict(self)
-        for name in rates:
-            value = getattr(self, name)
-            data[name] = value if value == value else None
-        return data
-
-
-def _ratio(amount: float, per: float) -> float:
-    return amount / per if per else float("nan")
+        return plain_dict(self, rates)

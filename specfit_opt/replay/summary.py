@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..errors import InvalidInputError
 from ..policies import FIXED_POLICIES
+from ..text import format_table
 from .result import ReplayResult
 
 
@@ -97,19 +98,10 @@ def replay_table(results: Sequence[ReplayResult]) -> str:
     groups: dict[str, list[ReplayResult]] = {}
     for r in results:
         groups.setdefault(_title(r), []).append(r)
-    return "\n\n".join(f"{title}\n{_block(group)}" for title, group in groups.items())
-
-
-def _block(group: list[ReplayResult]) -> str:
-    rows = [_HEAD, *map(_cells, group)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            [row[0].ljust(widths[0])]
-            + [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
-        )
-        for row in rows
-    )
+    tables = {
+        title: format_table(_HEAD, [_cells(r) for r in group]) for title, group in groups.items()
+    }
+    return "\n\n".join(f"{title}\n{table}" for title, table in tables.items())
 
 
 _HEAD = (

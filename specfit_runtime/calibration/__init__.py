@@ -1,15 +1,16 @@
-"""What passes, draft levels and experts cost: measured beforehand, corrected while decoding."""
+"""What passes, draft levels and experts cost: measured on the machine at hand."""
 
 from __future__ import annotations
 
 from .measure import calibrate
-from .profile import Machine, ModelShape, Quartiles, RuntimeProfile, load_profile
+from .offload_setup import OffloadSetup
+from .quartiles import Quartiles
+from .runtime_profile import RuntimeProfile, load_runtime_profile
 
 __all__ = [
-    "Machine",
-    "ModelShape",
+    "OffloadSetup",
     "Quartiles",
     "RuntimeProfile",
     "calibrate",
-    "load_profile",
+    "load_runtime_profile",
 ]

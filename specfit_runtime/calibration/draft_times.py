@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from .clock import now
 
 if TYPE_CHECKING:
     from ..drafters import Drafter
@@ -83,16 +84,10 @@ class DraftTimer:
         times: list[float] = []
         drafter.begin()
         for _ in range(self._levels):
-            self._synchronize()
-            begin = perf_counter()
+            begin = now(self._device)
             level = drafter.level(self._top_k, self._width)
-            self._synchronize()
-            times.append(perf_counter() - begin)
+            times.append(now(self._device) - begin)
             if level is None:
                 # Finding out that there is nothing to draft takes time as well.
                 break
         return times
-
-    def _synchronize(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)

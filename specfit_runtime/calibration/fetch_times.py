@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+
+from .clock import now
 
 if TYPE_CHECKING:
     from ..offload import Offload
@@ -61,17 +62,11 @@ class FetchTimer:
         offload = self._offload
         width = offload.index.layouts[layer].n_elements
         experts = self._rng.choice(offload.n_experts, self.batch, replace=False).tolist()
-        self._synchronize()
-        begin = perf_counter()
+        begin = now(offload.device)
         tickets = [
             offload.store.fetch(layer, expert, row[:width])
             for expert, row in zip(experts, self._memory, strict=True)
         ]
         for ticket in tickets:
             ticket.wait()
-        self._synchronize()
-        return (perf_counter() - begin) / self.batch
-
-    def _synchronize(self) -> None:
-        if self._offload.device.type == "cuda":
-            torch.cuda.synchronize(self._offload.device)
+        return (now(offload.device) - begin) / self.batch

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import os
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from specfit_opt.schema import ListOf, Whole
+from specfit_opt.checks import Whole
+from specfit_opt.schema import ListOf
 
 from .._ambient import usual_float_errors
 from ..drafters import Drafter, make_drafter
 from ..exclusive import exclusively, loading, taken
 from ..expert_cache.preserved import preserved
-from ..offload import BUSY, offload_of
+from ..offload import BUSY, model_name, offload_of
 from ..verify import TargetSession
 from .draft_times import DraftTimer
-from .facts import facts_of
 from .fetch_times import FetchTimer
 from .likely_tree import likely_tree
-from .machine import software_versions, this_machine
-from .node_table import grid, node_table
+from .offload_setup import setup_of
+from .pass_line import closest_line, measured_sizes
 from .pass_times import PassTimer
-from .profile import ModelShape, Quartiles, RuntimeProfile
+from .quartiles import Quartiles
+from .runtime_profile import RuntimeProfile
 
 if TYPE_CHECKING:
     from ..offload import Offload
@@ -40,12 +42,6 @@ DRAFT_LEVELS, DRAFT_TOP_K, DRAFT_WIDTH = 6, 4, 4
 #: What a prompt of the caller's is.
 _TOKENS = ListOf(Whole())
 
-#: Tokens that stand in for a prompt.
-_PROMPT, _QUICK_PROMPT = 32, 8
-
-#: The quick measurement: sizes, repeats, and after how many seconds no further ones are begun.
-_QUICK_SIZES, _QUICK_REPEATS, _QUICK_SECONDS = (1, 4, 16), 3, 0.5
-
 
 def calibrate(
     model: Any,
@@ -55,9 +51,6 @@ def calibrate(
     repeats: int = REPEATS,
     prompt: Sequence[int] | None = None,
     draft_levels: int = DRAFT_LEVELS,
-    draft_top_k: int = DRAFT_TOP_K,
-    draft_width: int = DRAFT_WIDTH,
-    quick: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> RuntimeProfile:
     """Measure what passes, draft levels and experts of an offloaded model cost here.
@@ -75,12 +68,8 @@ def calibrate(
         Measurements of each figure; the medians count.
     prompt : sequence of int, optional
         Token ids of a text like those that will be decoded. Default: 32 random tokens.
-    draft_levels, draft_top_k, draft_width : int
-        Levels, children per node and nodes per level that the drafter is measured with.
-    quick : bool
-        For a decode that is about to begin, and already has the model to itself: passes over up to
-        16 tokens, 3 repeats, less of both if that takes longer than half a second. The model is
-        not locked.
+    draft_levels : int
+        Levels that the drafter is measured with.
     progress : callable, optional
         Called as ``progress(done, total)`` after every step.
 
@@ -100,10 +89,9 @@ def calibrate(
 
     Notes
     -----
-    *Node time*: passes over the first 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, ... nodes of a tree
-    of likely continuations, experts in place. Where the cache cannot hold a pass's experts, the
-    waiting is measured and taken out; ``node_misses`` says where. The medians are made not to fall
-    and interpolated between the sizes.
+    *Node time*: passes over the first 1, 2, 4, 8, ... nodes of a tree of likely continuations,
+    experts in place; the line closest to their medians counts. Where the cache cannot hold a pass's
+    experts, the waiting is measured and taken out; ``node_misses`` says where.
 
     *Expert time*: batches of fetches into memory of their own, and what passes take longer when
     half of their experts were taken away. A file that the operating system has in memory is read
@@ -118,52 +106,69 @@ def calibrate(
     >>> model = sr.load_offloaded(sr.demo_model(), expert_cache=32)
     >>> profile = sr.calibrate(model, "prompt-lookup", max_nodes=4, repeats=1)
     >>> profile.node_sizes, len(profile.expert_time), profile.drafter
-    ((1, 2, 3, 4), 8, 'prompt-lookup')
+    ((1, 2, 4), 8, 'prompt-lookup')
     >>> sr.offload_of(model).close()
     """
     offload = offload_of(model)
     if isinstance(drafter, str):
         drafter = make_drafter(drafter)
 
-    def measure() -> RuntimeProfile:
-        return _measure(
-            model, drafter, max_nodes, repeats, prompt, (draft_levels, draft_top_k, draft_width),
-            quick, progress,
-        )
-
+    plan = _Plan(
+        sizes=measured_sizes(Whole(1)(max_nodes, "max_nodes")),
+        repeats=Whole(1)(repeats, "repeats"),
+        levels=Whole(1)(draft_levels, "draft_levels"),
+        prompt=None if prompt is None else _TOKENS(prompt, "prompt"),
+        progress=progress,
+    )
     parts = [(offload, BUSY), (drafter, taken("drafter"))]
-    return exclusively([part for part in parts if part[0] is not None], measure)
+    return exclusively(
+        [part for part in parts if part[0] is not None], lambda: _measure(model, drafter, plan)
+    )
 
 
 def calibrate_briefly(model: Any, drafter: Drafter | None) -> RuntimeProfile:
-    """Do ``calibrate(quick=True)`` for a caller who keeps model and drafter for himself already."""
-    shape = DRAFT_LEVELS, DRAFT_TOP_K, DRAFT_WIDTH
-    return _measure(model, drafter, MAX_NODES, REPEATS, None, shape, True, None)
+    """Measure less, for a decode that is about to begin and has model and drafter for itself.
+
+    Passes over up to 16 tokens, 3 repeats, less of both if that takes longer than half a second.
+    """
+    return _measure(model, drafter, _QUICK)
 
 
-def _measure(
-    model: Any,
-    drafter: Drafter | None,
-    max_nodes: int,
-    repeats: int,
-    prompt: Sequence[int] | None,
-    draft_shape: tuple[int, int, int],
-    quick: bool,
-    progress: Callable[[int, int], None] | None,
-) -> RuntimeProfile:
+@dataclass(frozen=True)
+class _Plan:
+    """What is measured, and how often.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Of the passes.
+    repeats : int
+    levels : int
+        That are drafted.
+    prompt : list of int, optional
+        Default: random tokens, as many as `prompt_length`.
+    prompt_length : int
+    most_seconds : float
+        After which no further sizes and repeats are begun.
+    progress : callable, optional
+    """
+
+    sizes: tuple[int, ...]
+    repeats: int
+    levels: int = DRAFT_LEVELS
+    prompt: list[int] | None = None
+    prompt_length: int = 32
+    most_seconds: float = math.inf
+    progress: Callable[[int, int], None] | None = None
+
+
+_QUICK = _Plan(sizes=(1, 4, 16), repeats=3, prompt_length=8, most_seconds=0.5)
+
+
+def _measure(model: Any, drafter: Drafter | None, plan: _Plan) -> RuntimeProfile:
     offload = offload_of(model)
-    max_nodes = Whole(1)(max_nodes, "max_nodes")
-    repeats = Whole(1)(repeats, "repeats")
-    names = ("draft_levels", "draft_top_k", "draft_width")
-    levels, top_k, width = (Whole(1)(n, s) for n, s in zip(draft_shape, names, strict=True))
-    if quick:
-        sizes = tuple(n for n in _QUICK_SIZES if n <= max_nodes)
-        repeats = min(repeats, _QUICK_REPEATS)
-    else:
-        sizes = grid(max_nodes)
     # Nothing here draws from torch's generators; a drafter of someone else's might.
     devices = [offload.device] if offload.device.type == "cuda" else []
-
     with (
         usual_float_errors(),
         preserved(offload.cache),
@@ -172,34 +177,22 @@ def _measure(
         if drafter is not None and not drafter.bound_to(model):
             with loading():
                 drafter.bind(model)
-        bench = _Bench(
-            model, offload, drafter, sizes, prompt, (levels, top_k, width), quick, progress
-        )
-        bench.run(repeats)
-        return bench.profile(_name_of(model))
+        bench = _Bench(model, offload, drafter, plan)
+        bench.run()
+        return bench.profile(model_name(model))
 
 
 class _Bench:
     """The things to be timed, and the rounds over them."""
 
     def __init__(
-        self,
-        model: Any,
-        offload: Offload,
-        drafter: Drafter | None,
-        sizes: tuple[int, ...],
-        prompt: Sequence[int] | None,
-        drafting: tuple[int, int, int],
-        quick: bool,
-        progress: Callable[[int, int], None] | None,
+        self, model: Any, offload: Offload, drafter: Drafter | None, plan: _Plan
     ) -> None:
         self._begin = perf_counter()
         self._offload = offload
         self._drafter = drafter
-        self._sizes = sizes
-        self._levels, self._top_k, self._width = drafting
-        self._quick = quick
-        self._progress = progress
+        self._plan = plan
+        self._sizes = sizes = plan.sizes
         self._done = 0
         self._rounds = 0
         self._rng = np.random.default_rng(0)
@@ -207,7 +200,7 @@ class _Bench:
             model, feature_layers=() if drafter is None else drafter.feature_layers
         )
         vocabulary = int(model.get_input_embeddings().weight.shape[0])
-        ids = self._prompt(prompt, session.context_length, vocabulary)
+        ids = self._prompt(session.context_length, vocabulary)
         result = session.prefill(torch.tensor([ids], device=offload.device))
         self._prefix = session.length
         self._session = session
@@ -219,8 +212,9 @@ class _Bench:
         self._fetches = FetchTimer(offload, self._rng)
         self._drafts: DraftTimer | None = None
 
-    def run(self, repeats: int) -> None:
-        """Warm up, then measure everything ``repeats`` times."""
+    def run(self) -> None:
+        """Warm up, then measure everything as often as planned."""
+        repeats, progress = self._plan.repeats, self._plan.progress
         total = (repeats + 1) * (len(self._sizes) + 1 + (self._drafter is not None))
         for i, size in enumerate(self._sizes):
             if i >= 2 and self._late():
@@ -248,34 +242,27 @@ class _Bench:
                 self._drafts.time()
                 self._step(total)
             self._rounds += 1
-        if self._progress is not None and self._done < total:
-            self._progress(total, total)
+        if progress is not None and self._done < total:
+            progress(total, total)
 
     def profile(self, model: str) -> RuntimeProfile:
         """Return what was measured."""
-        facts = facts_of(self._offload)
+        setup = setup_of(self._offload)
         passes, sizes = self._passes, self._sizes
         nodes = Quartiles.of([passes.node_seconds(size) for size in sizes])
         fetches = Quartiles.of(self._fetches.seconds)
         drafts = Quartiles.of([] if self._drafts is None else self._drafts.seconds)
         added = [max(0.0, miss.seconds) for miss in passes.misses]
         misses = Quartiles.of([added] if added else [])
-        has_drafter = self._drafter is not None
+        fixed, slope = closest_line(sizes, nodes.median)
         return RuntimeProfile(
-            name=f"{model} from {facts.store}",
-            machine=this_machine(self._offload.device),
-            software=software_versions(),
-            model=ModelShape(model, facts.type, facts.n_layers, facts.n_experts, facts.top_k),
-            dtype=facts.dtype,
-            device=facts.device,
-            store=facts.store,
-            link_bandwidth=facts.link_bandwidth,
+            name=f"{model} from {setup.store}",
+            setup=setup,
             drafter=self._drafter.name if self._drafter is not None else None,
-            draft_top_k=self._top_k if has_drafter else 0,
-            draft_width=self._width if has_drafter else 0,
             repeats=self._rounds,
             prefix_tokens=self._prefix,
-            node_time=tuple(node_table(sizes, nodes.median).tolist()),
+            fixed_time=fixed,
+            node_time=slope,
             node_sizes=sizes,
             node_quartiles=nodes,
             node_misses=tuple(
@@ -283,21 +270,15 @@ class _Bench:
             ),
             draft_time=drafts.median,
             draft_quartiles=drafts,
-            expert_time=_expert_time(fetches, misses, facts.moved_bytes),
+            expert_time=_expert_time(fetches, misses, setup.moved_bytes),
             expert_quartiles=fetches,
-            expert_batch=self._fetches.batch,
-            miss_quartiles=misses,
             handling_time=passes.handling_seconds(),
-            moved_bytes=facts.moved_bytes,
         )
 
-    def _prompt(
-        self, prompt: Sequence[int] | None, context: int | None, vocabulary: int
-    ) -> list[int]:
-        if prompt is not None:
-            given: list[int] = _TOKENS(prompt, "prompt")
-            return given
-        n = _QUICK_PROMPT if self._quick else _PROMPT
+    def _prompt(self, context: int | None, vocabulary: int) -> list[int]:
+        if self._plan.prompt is not None:
+            return self._plan.prompt
+        n = self._plan.prompt_length
         if context is not None:
             # Leave most of a tiny context to the tree.
             n = max(1, min(n, context // 4))
@@ -318,18 +299,18 @@ class _Bench:
             self._features,
             self._text[:size],
             result.features,
-            top_k=self._top_k,
-            width=self._width,
-            levels=self._levels,
+            top_k=DRAFT_TOP_K,
+            width=DRAFT_WIDTH,
+            levels=self._plan.levels,
         )
 
     def _late(self, times: float = 1.0) -> bool:
-        return self._quick and perf_counter() - self._begin > times * _QUICK_SECONDS
+        return perf_counter() - self._begin > times * self._plan.most_seconds
 
     def _step(self, total: int) -> None:
         self._done += 1
-        if self._progress is not None:
-            self._progress(min(self._done, total), total)
+        if self._plan.progress is not None:
+            self._plan.progress(min(self._done, total), total)
 
 
 def _expert_time(
@@ -348,11 +329,3 @@ def _expert_time(
     # What a miss adds was measured over all layers; by bytes it is laid on each.
     added = misses.median[0] * size / size.mean()
     return tuple(np.maximum(fetch, added).tolist())
-
-
-def _name_of(model: Any) -> str:
-    """Return a hub model's id, or the name of the folder without what leads to it."""
-    name = str(model.config.name_or_path or "")
-    if os.path.isdir(name):
-        name = os.path.basename(os.path.realpath(name))
-    return name or str(model.config.model_type)

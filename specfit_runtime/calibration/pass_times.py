@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from ..expert_cache.preserved import drop
 from ..verify import TargetSession
+from .clock import now
 
 if TYPE_CHECKING:
     from ..offload import Offload
@@ -29,7 +27,7 @@ class TimedPass:
     ----------
     seconds, wait_seconds : float
         Wall time of the whole pass, and of it the time spent waiting for weights.
-    misses, lookups : int
+    misses : int
     experts : ndarray of int32, shape (n, L, k)
         Not the whole result: the logits of all passes together would be much memory.
     """
@@ -37,7 +35,6 @@ class TimedPass:
     seconds: float
     wait_seconds: float
     misses: int
-    lookups: int
     experts: NDArray[np.int32]
 
 
@@ -133,25 +130,18 @@ class PassTimer:
     def _run(self, size: int) -> TimedPass:
         offload = self._offload
         before = offload.cache.counters()
-        self._synchronize()
-        begin = perf_counter()
+        begin = now(offload.device)
         result = self._session.verify(self._tokens[:size], self._parent[:size])
-        self._synchronize()
-        seconds = perf_counter() - begin
+        seconds = now(offload.device) - begin
         self._session.rollback()
         moved = offload.cache.counters() - before
-        return TimedPass(seconds, moved.wait_seconds, moved.misses, moved.lookups, result.experts)
+        return TimedPass(seconds, moved.wait_seconds, moved.misses, result.experts)
 
     def _drop_some(self, usual: TimedPass) -> None:
         for layer in range(self._offload.n_layers):
             used = np.unique(usual.experts[:, layer])
             count = max(1, round(_DROPPED * len(used)))
-            drop(
-                self._offload.cache,
+            self._offload.cache.drop(
                 layer,
                 self._rng.choice(used, count, replace=False).tolist(),
             )
-
-    def _synchronize(self) -> None:
-        if self._offload.device.type == "cuda":
-            torch.cuda.synchronize(self._offload.device)

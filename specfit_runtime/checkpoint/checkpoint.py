@@ -8,8 +8,9 @@ from pathlib import Path, PurePosixPath
 import torch
 from torch import Tensor
 
+from specfit_opt.checks import Text, shown
 from specfit_opt.files.strict_json import read_json
-from specfit_opt.schema import MapOf, Record, Text, shown
+from specfit_opt.schema import MapOf, Record
 
 from ..errors import CheckpointError
 from .header import StoredTensor, read_header

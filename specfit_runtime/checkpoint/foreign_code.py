@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from specfit_opt.checks import shown
 from specfit_opt.files.strict_json import read_json
-from specfit_opt.schema import shown
 
 from ..errors import CheckpointError
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
+from specfit_opt.checks import Anything, Text, Whole, checked, shown
 from specfit_opt.files.regular_file import open_regular
 from specfit_opt.files.strict_json import parse_json
-from specfit_opt.schema import Anything, ListOf, MapOf, Record, Text, Whole, checked, shown
+from specfit_opt.schema import ListOf, MapOf, Record
 
 from ..errors import CheckpointError, InvalidInputError
 

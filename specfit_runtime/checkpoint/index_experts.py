@@ -197,7 +197,7 @@ class _Builder:
         return (
             f"no expert of layer {layer} is in {self.checkpoint.folder}: looked for "
             f"{' or '.join(looked)}; the "
-            f"checkpoint has {found}. Its names do not match the family {self.family.model_type}, "
+            f"checkpoint has {found}. Its names do not match the family {self.family.name}, "
             "so nothing of it would be offloaded"
         )
 

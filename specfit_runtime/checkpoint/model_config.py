@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specfit_opt.files.strict_json import read_json
-from specfit_opt.schema import (
+from specfit_opt.checks import (
     MAX_REAL,
     MAX_WHOLE,
     Flag,
     Kind,
     Maybe,
     Real,
-    Record,
     Unfit,
     Whole,
     checked,
     shown,
 )
+from specfit_opt.files.strict_json import read_json
+from specfit_opt.schema import Record
 
 from ..errors import CheckpointError, InvalidInputError, SpecfitError
 from .checkpoint import Checkpoint

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from specfit_opt.cli.output import print_json
-from specfit_opt.cli.progress import progress_bar
-from specfit_opt.cli.table import format_table
-from specfit_opt.cli.units import byte_size, seconds
+from specfit_opt.cli.output import print_json, progress_bar
+from specfit_opt.text import byte_size, format_table, seconds
 
 from ..errors import InvalidInputError
 from .options import (
@@ -91,13 +89,13 @@ def _measure(args: argparse.Namespace) -> RuntimeProfile:
 
 
 def _headline(profile: RuntimeProfile) -> str:
-    link = profile.link_bandwidth
-    store = profile.store if link is None else (
-        f"{profile.store}, a link of {byte_size(link)}/s that the machine does not have"
+    setup, link = profile.setup, profile.setup.link_bandwidth
+    emulated = "" if link is None else (
+        f" over a link of {byte_size(link)}/s that the machine does not have"
     )
     return (
-        f"{profile.model.name} ({profile.model.type}), {profile.dtype} on {profile.device}, "
-        f"experts: {store}; {profile.repeats} measurements each"
+        f"{profile.name} ({setup.type}, {setup.dtype} on {setup.device}){emulated}; "
+        f"{profile.repeats} measurements each"
     )
 
 
@@ -111,13 +109,14 @@ def _table(profile: RuntimeProfile) -> str:
 
     for i, size in enumerate(profile.node_sizes):
         plural = "s" * (size > 1)
-        used = profile.node_time[size - 1]
-        add(f"pass over {size} token{plural}", used, profile.node_quartiles, i)
+        used = profile.fixed_time + profile.node_time * size
+        missed = profile.node_misses[i]
+        note = f"the cache lacks {missed:g} of its experts" if missed else ""
+        add(f"pass over {size} token{plural}", used, profile.node_quartiles, i, note)
     for i, used in enumerate(profile.draft_time):
-        note = f"{profile.drafter}, {profile.draft_top_k} children, {profile.draft_width} expanded"
-        add(f"draft level {i + 1}", used, profile.draft_quartiles, i, note)
+        add(f"draft level {i + 1}", used, profile.draft_quartiles, i, profile.drafter or "")
     for i, used in enumerate(profile.expert_time):
-        moved = profile.moved_bytes[i]
+        moved = profile.setup.moved_bytes[i]
         speed = f", {byte_size(moved / used)}/s" if used else ""
         note = f"{byte_size(moved)}{speed}"
         add(f"expert of layer {i}", used, profile.expert_quartiles, i, note)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specfit_opt.cli.output import note, print_json
-from specfit_opt.cli.table import format_table
-from specfit_opt.cli.units import byte_size, figure, seconds
 from specfit_opt.policies import POLICIES, make_policy
+from specfit_opt.text import byte_size, figure, format_table, seconds
 
 from ..demo_files import demo_drafter, demo_model, demo_prompts
 from ..errors import InvalidInputError, SpecfitError
@@ -183,7 +182,8 @@ def _decode(
     """
     import torch
 
-    from ..offload import load_offloaded, offload_of
+    from ..load import load_offloaded
+    from ..offload import offload_of
     from ..report import DecodeReport
     from ..speculate import SpecFit
 

@@ -105,7 +105,7 @@ def load_model(args: argparse.Namespace, path: str) -> Any:
     StoreError
         If the experts cannot be opened.
     """
-    from ..offload import load_offloaded
+    from ..load import load_offloaded
 
     no_progress_bars()
     options = {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from specfit_opt.checks import Text
 from specfit_opt.files.regular_file import printable, read_regular
 from specfit_opt.files.strict_json import MAX_BYTES, parse_json
-from specfit_opt.schema import Record, Text
+from specfit_opt.schema import Record
 
 from ..errors import InvalidInputError
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from specfit_opt.cli import replay
-from specfit_opt.cli.table import format_table
+from specfit_opt.text import format_table
 
 from ..predictors import PREDICTORS, make_predictor
 

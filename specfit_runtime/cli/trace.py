@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from specfit_opt.cli.output import print_json
-from specfit_opt.cli.progress import progress_bar
+from specfit_opt.cli.output import print_json, progress_bar
 
 from ..errors import InvalidInputError
 from .options import (
@@ -53,7 +52,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--states",
         action="store_true",
-        help="record the drafter's hidden states too, for specfit train-router",
+        help="record the drafter's hidden states too, for specfit train-predictor",
     )
     add_model_options(parser)
     add_drafter_option(parser, "default with the shipped model: its EAGLE-3 head")

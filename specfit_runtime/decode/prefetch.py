@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from specfit_opt.path_weights import PathWeights
-from specfit_opt.replay.caches.admit import LEAST_WEIGHT
-from specfit_opt.schema import shown
+from specfit_opt.checks import shown
 
 from ..errors import InvalidInputError
 
@@ -71,7 +69,7 @@ class Prefetcher:
         hidden = min(self._compute, self._right) - self._asking
         return self._cycles >= _LEAST_CYCLES and hidden > _MARGIN * self._wrong
 
-    def issue(self, cache: ExpertCache, experts: NDArray[Any], paths: PathWeights) -> None:
+    def issue(self, cache: ExpertCache, experts: NDArray[Any]) -> None:
         """Begin to fetch what the nodes are predicted to use, layer by layer.
 
         Parameters
@@ -79,15 +77,8 @@ class Prefetcher:
         cache : ExpertCache
         experts : ndarray of int, shape (n, L, k)
             Predicted experts of the chosen nodes, -1 pads.
-        paths : PathWeights
-            Of the chosen nodes. Where the cache keeps unlikely experts out, they are not fetched
-            ahead either.
         """
         begin = perf_counter()
-        if cache.admission:
-            likely = paths.of(experts, cache.n_experts) >= LEAST_WEIGHT
-            layers = np.arange(experts.shape[1])[:, None]
-            experts = np.where((experts >= 0) & likely[layers, experts], experts, -1)
         for layer in range(experts.shape[1]):
             found, count = np.unique(experts[:, layer], return_counts=True)
             if len(found) and found[0] < 0:

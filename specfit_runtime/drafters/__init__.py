@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from specfit_opt.policies import DraftLevel
+from specfit_opt.registry import Registry
+
 from ..errors import InvalidInputError
 from . import causal_lm, eagle3, prompt_lookup
 from .causal_lm import CausalLmDrafter
+from .drafter import Candidates, Drafter
+from .drafter_kind import DrafterKind
 from .eagle3 import Eagle3Drafter
 from .prompt_lookup import PromptLookup
-from .protocol import Candidates, Drafter, DraftLevel
-from .registry import DrafterKind
 
 #: Every kind of drafter by its name. The test matrix and the command line read this.
-DRAFTERS: dict[str, DrafterKind] = {
-    kind.name: kind for kind in (eagle3.KIND, causal_lm.KIND, prompt_lookup.KIND)
-}
+DRAFTERS = Registry("drafter", (eagle3.KIND, causal_lm.KIND, prompt_lookup.KIND))
 
 
 def make_drafter(drafter: str | Drafter) -> Drafter:
@@ -41,9 +42,7 @@ def make_drafter(drafter: str | Drafter) -> Drafter:
     if not isinstance(drafter, str):
         raise InvalidInputError(f"a drafter is a name or a Drafter, got {drafter!r}; use {kinds}")
     name, colon, argument = drafter.partition(":")
-    kind = DRAFTERS.get(name)
-    if kind is None:
-        raise InvalidInputError(f"drafter {drafter!r} is unknown; use {kinds}")
+    kind = DRAFTERS.find(name)
     if kind.needs and not argument:
         raise InvalidInputError(f"drafter {name!r} needs a {kind.needs}: use {kind.usage}")
     if colon and not kind.needs:

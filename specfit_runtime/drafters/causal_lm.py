@@ -25,8 +25,8 @@ from ..verify.compaction import CachePoint
 from ..verify.context import context_length
 from ..verify.rotary import GrowingRotary
 from ..verify.tree_mask import attention_mask, require_mask_format
-from .protocol import Candidates, Drafter
-from .registry import DrafterKind
+from .drafter import Candidates, Drafter
+from .drafter_kind import DrafterKind
 from .shared_vocabulary import require_shared_vocabulary
 
 __all__ = ["CausalLmDrafter"]

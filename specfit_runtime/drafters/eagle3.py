@@ -16,12 +16,12 @@ from torch.nn import functional
 
 from ..checkpoint import refuse_code
 from ..errors import CheckpointError, DrafterError, InvalidInputError
+from .drafter import Candidates, Drafter
+from .drafter_kind import DrafterKind
 from .eagle3_config import Eagle3Config, read_config
 from .eagle3_head import Eagle3Head
 from .eagle3_rotary import RotaryTables
 from .eagle3_weights import HeadFiles
-from .protocol import Candidates, Drafter
-from .registry import DrafterKind
 
 __all__ = ["Eagle3Drafter"]
 
@@ -223,7 +223,7 @@ class Eagle3Drafter(Drafter):
         token = torch.from_numpy(found.token[chosen]).to(head.device)
         self._frontier = _Frontier(token, states[row], seen[row])
 
-    def _doubt(self) -> str:
+    def _likely_cause(self) -> str:
         return (
             f"It fuses hidden_states{list(self.feature_layers)}; another choice can be passed as "
             f"feature_layers. {self.assumption}"

@@ -9,20 +9,9 @@ from typing import Any
 
 from transformers.activations import ACT2FN
 
+from specfit_opt.checks import Anything, Flag, Maybe, Real, Text, Whole, checked, shown
 from specfit_opt.files.strict_json import read_json
-from specfit_opt.schema import (
-    Anything,
-    Flag,
-    ListOf,
-    MapOf,
-    Maybe,
-    Real,
-    Record,
-    Text,
-    Whole,
-    checked,
-    shown,
-)
+from specfit_opt.schema import ListOf, MapOf, Record
 
 from ..errors import CheckpointError, InvalidInputError
 

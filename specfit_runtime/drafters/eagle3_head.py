@@ -110,30 +110,15 @@ class Eagle3Head:
         seen : Tensor of bool, shape (n, begin + n), optional
             Which rows of the cache each row attends to.
         """
-        config = self.config
         n, end = len(embedded), begin + len(embedded)
-        kv, dim = config.n_kv_heads, config.head_dim
         normed = self._rms(states, self._hidden_norm)
-        if config.norm_before_residual:
+        if self.config.norm_before_residual:
             states = normed
         mixed = torch.cat([self._rms(embedded, self._input_norm), normed], dim=-1)
-        split = functional.linear(mixed, *self._qkv).view(n, config.n_heads + 2 * kv, dim)
-        turned, value = split[:, :-kv], split[:, -kv:]
-        if self._query_norm is not None and self._key_norm is not None:
-            turned = torch.cat(
-                [
-                    self._rms(turned[:, : config.n_heads], self._query_norm),
-                    self._rms(turned[:, config.n_heads :], self._key_norm),
-                ],
-                dim=1,
-            )
         last = position + (1 if seen is not None else n)
-        cos, sin = (table.unsqueeze(1) for table in self._rotary.rows(position, last))
-        half = dim // 2
-        swapped = torch.cat([-turned[..., half:], turned[..., :half]], dim=-1)
-        turned = turned * cos + swapped * sin
+        query, key, value = self._projected(mixed, position, last)
         self._reserve(end)
-        self._keys[:, begin:end] = turned[:, config.n_heads :].transpose(0, 1)
+        self._keys[:, begin:end] = key.transpose(0, 1)
         self._values[:, begin:end] = value.transpose(0, 1)
         if seen is None and n > 1:
             seen = torch.ones(n, end, dtype=torch.bool, device=self.device).tril(begin)
@@ -144,21 +129,40 @@ class Eagle3Head:
             if seen is not None and last - position > 1:
                 seen = seen.triu(position + 1 - self.context)
             seen = None if seen is None else seen[:, low:]
-        # The query heads that share a key head become rows of one product.
-        groups = config.n_heads // kv
-        query = turned[:, : config.n_heads].view(n, kv, groups, dim).permute(1, 2, 0, 3)
-        mixed = functional.scaled_dot_product_attention(
-            query.reshape(1, kv, groups * n, dim),
-            self._keys[None, :, low:end],
-            self._values[None, :, low:end],
-            attn_mask=None if seen is None else seen.repeat(groups, 1),
-        )
-        mixed = mixed.view(kv, groups, n, dim).permute(2, 0, 1, 3).reshape(n, -1)
-        states = states + functional.linear(mixed, *self._out)
+        states = states + functional.linear(self._attended(query, low, end, seen), *self._out)
         gate, up = functional.linear(
             self._rms(states, self._post_norm), *self._gate_up
         ).chunk(2, dim=-1)
         return states + functional.linear(self._activation(gate) * up, *self._down)
+
+    def _projected(self, mixed: Tensor, position: int, last: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys, both turned to their positions, and values, [n, heads, d] each."""
+        n_heads, kv, dim = self.config.n_heads, self.config.n_kv_heads, self.config.head_dim
+        split = functional.linear(mixed, *self._qkv).view(len(mixed), n_heads + 2 * kv, dim)
+        turned, value = split[:, :-kv], split[:, -kv:]
+        if self._query_norm is not None and self._key_norm is not None:
+            query = self._rms(turned[:, :n_heads], self._query_norm)
+            key = self._rms(turned[:, n_heads:], self._key_norm)
+            turned = torch.cat([query, key], dim=1)
+        cos, sin = (table.unsqueeze(1) for table in self._rotary.rows(position, last))
+        half = dim // 2
+        swapped = torch.cat([-turned[..., half:], turned[..., :half]], dim=-1)
+        turned = turned * cos + swapped * sin
+        return turned[:, :n_heads], turned[:, n_heads:], value
+
+    def _attended(self, query: Tensor, low: int, end: int, seen: Tensor | None) -> Tensor:
+        """Return what queries, [n, heads, d], make of the rows of the cache, [n, heads * d]."""
+        n, kv, dim = len(query), self.config.n_kv_heads, self.config.head_dim
+        # The query heads that share a key head become rows of one product.
+        groups = self.config.n_heads // kv
+        grouped = query.view(n, kv, groups, dim).permute(1, 2, 0, 3)
+        mixed = functional.scaled_dot_product_attention(
+            grouped.reshape(1, kv, groups * n, dim),
+            self._keys[None, :, low:end],
+            self._values[None, :, low:end],
+            attn_mask=None if seen is None else seen.repeat(groups, 1),
+        )
+        return mixed.view(kv, groups, n, dim).permute(2, 0, 1, 3).reshape(n, -1)
 
     def normed(self, states: Tensor) -> Tensor:
         """Return states [n, hidden] after the final norm, as the output layer reads them."""

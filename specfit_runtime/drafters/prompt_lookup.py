@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from .protocol import Candidates, Drafter
-from .registry import DrafterKind
+from .drafter import Candidates, Drafter
+from .drafter_kind import DrafterKind
 
 __all__ = ["PromptLookup"]
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from ..stores.protocol import Ticket
+    from ..stores.expert_store import Ticket
 
 
 class Entry:
@@ -27,6 +27,17 @@ class Entry:
     def __init__(self, slot: int, ticket: Ticket) -> None:
         self.slot = slot
         self.ticket: Ticket | None = ticket
+
+    def arrived(self) -> bool:
+        """Wait until nothing writes to the slot any more; return whether the expert is in it."""
+        if self.ticket is None:
+            return True
+        try:
+            self.ticket.wait()
+        except Exception:
+            return False
+        self.ticket = None
+        return True
 
 
 class LayerSlots:

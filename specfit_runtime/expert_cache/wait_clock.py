@@ -9,7 +9,7 @@ from time import perf_counter
 
 import torch
 
-from ..stores._fork import renew_after_fork
+from ..forking import renew_after_fork
 
 # Pairs of events kept before those that are over are summed up.
 _MANY = 256

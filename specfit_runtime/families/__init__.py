@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from specfit_opt.registry import Registry
+
 from . import deepseek_v3, glm4_moe, gpt_oss, mixtral, olmoe, qwen3_moe
+from .expert_family import ExpertFamily, ExpertPiece
 from .lookup import family_of
-from .registry import ExpertFamily, ExpertPiece
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 #: Every family by model type.
-FAMILIES: dict[str, ExpertFamily] = {
-    module.FAMILY.model_type: module.FAMILY
-    for module in (qwen3_moe, mixtral, olmoe, deepseek_v3, glm4_moe, gpt_oss)
-}
+FAMILIES = Registry(
+    "family",
+    (m.FAMILY for m in (qwen3_moe, mixtral, olmoe, deepseek_v3, glm4_moe, gpt_oss)),
+    plural="families",
+)
 
 
 def family_for(config: PretrainedConfig) -> ExpertFamily:

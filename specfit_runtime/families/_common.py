@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .registry import ExpertPiece
+from .expert_family import ExpertPiece
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

@@ -10,10 +10,10 @@ from ._common import (
     prediction_layers,
     shapes_by_moe_intermediate,
 )
-from .registry import ExpertFamily
+from .expert_family import ExpertFamily
 
 FAMILY = ExpertFamily(
-    model_type="deepseek_v3",
+    name="deepseek_v3",
     pieces=GATED_PIECES,
     shapes=shapes_by_moe_intermediate,
     moe_layers=layers_after_dense,

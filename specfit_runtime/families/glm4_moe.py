@@ -1,24 +1,9 @@
-"""GLM-4-MoE: dense layers first, then experts beside a shared expert, which stays resident."""
+"""GLM-4-MoE: laid out as DeepSeek-V3, under the same names."""
 
 from __future__ import annotations
 
-from operator import attrgetter
+from dataclasses import replace
 
-from ._common import (
-    GATED_PIECES,
-    layers_after_dense,
-    prediction_layers,
-    shapes_by_moe_intermediate,
-)
-from .registry import ExpertFamily
+from . import deepseek_v3
 
-FAMILY = ExpertFamily(
-    model_type="glm4_moe",
-    pieces=GATED_PIECES,
-    shapes=shapes_by_moe_intermediate,
-    moe_layers=layers_after_dense,
-    n_experts=attrgetter("n_routed_experts"),
-    top_k=attrgetter("num_experts_per_tok"),
-    groups=attrgetter("n_group", "topk_group"),
-    ignored=prediction_layers,
-)
+FAMILY = replace(deepseek_v3.FAMILY, name="glm4_moe")

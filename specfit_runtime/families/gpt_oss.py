@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ._common import all_layers
-from .registry import ExpertFamily, ExpertPiece
+from .expert_family import ExpertFamily, ExpertPiece
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -19,7 +19,7 @@ def shapes(config: PretrainedConfig) -> tuple[tuple[int, ...], ...]:
 
 
 FAMILY = ExpertFamily(
-    model_type="gpt_oss",
+    name="gpt_oss",
     pieces=(
         ExpertPiece("gate_up_proj"),
         ExpertPiece("gate_up_proj_bias"),
@@ -31,5 +31,4 @@ FAMILY = ExpertFamily(
     n_experts=attrgetter("num_local_experts"),
     top_k=attrgetter("num_experts_per_tok"),
     expert_key=None,
-    router_module="mlp.router",
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, InvalidInputError
-from .registry import ExpertFamily
+from .expert_family import ExpertFamily
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

@@ -5,10 +5,10 @@ from __future__ import annotations
 from operator import attrgetter
 
 from ._common import all_layers, shapes_by_intermediate
-from .registry import ExpertFamily, ExpertPiece
+from .expert_family import ExpertFamily, ExpertPiece
 
 FAMILY = ExpertFamily(
-    model_type="mixtral",
+    name="mixtral",
     pieces=(
         ExpertPiece("gate_up_proj", ("w1.weight", "w3.weight")),
         ExpertPiece("down_proj", ("w2.weight",)),

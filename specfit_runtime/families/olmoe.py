@@ -5,10 +5,10 @@ from __future__ import annotations
 from operator import attrgetter
 
 from ._common import GATED_PIECES, all_layers, shapes_by_intermediate
-from .registry import ExpertFamily
+from .expert_family import ExpertFamily
 
 FAMILY = ExpertFamily(
-    model_type="olmoe",
+    name="olmoe",
     pieces=GATED_PIECES,
     shapes=shapes_by_intermediate,
     moe_layers=all_layers,

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ._common import GATED_PIECES, shapes_by_moe_intermediate
-from .registry import ExpertFamily
+from .expert_family import ExpertFamily
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -21,7 +21,7 @@ def moe_layers(config: PretrainedConfig) -> tuple[int, ...]:
 
 
 FAMILY = ExpertFamily(
-    model_type="qwen3_moe",
+    name="qwen3_moe",
     pieces=GATED_PIECES,
     shapes=shapes_by_moe_intermediate,
     moe_layers=moe_layers,

@@ -6,38 +6,25 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from specfit_opt.checks import Flag
+from specfit_opt.registry import Registry
+
 from ..errors import InvalidInputError
 from . import disk, pinned, ram
-from ._check import checked_device
-from ._pool import checked_threads
+from ._pool import THREADS
+from .device import checked_device
 from .disk import DiskStore
-from .emulated import EmulatedLink, checked_bandwidth
+from .emulated import BANDWIDTH, EmulatedLink
+from .expert_store import ExpertStore, StoreCounters, Ticket
 from .pinned import PinnedStore
-from .protocol import ExpertStore, StoreCounters, Ticket
 from .ram import RamStore
-from .registry import StoreKind, StoreOptions
+from .store_kind import StoreKind
 
 if TYPE_CHECKING:
     from ..checkpoint import ExpertIndex
 
 #: Every kind of store by name.
-STORES: dict[str, StoreKind] = {module.STORE.name: module.STORE for module in (disk, ram, pinned)}
-
-
-def get_store(name: str) -> StoreKind:
-    """Return the kind of store registered as ``name``.
-
-    Raises
-    ------
-    InvalidInputError
-        If there is none; the message lists the names.
-    """
-    try:
-        return STORES[name]
-    except (KeyError, TypeError):
-        raise InvalidInputError(
-            f"store {name!r} is unknown; the stores are {', '.join(STORES)}"
-        ) from None
+STORES = Registry("store", (module.STORE for module in (disk, ram, pinned)))
 
 
 def open_store(
@@ -73,20 +60,18 @@ def open_store(
     StoreError
         If the files cannot be opened or read, or the experts do not fit into memory.
     """
-    kind = get_store(name)
+    kind = STORES.find(name)
     if link_bandwidth is not None:
-        link_bandwidth = checked_bandwidth(link_bandwidth)
+        link_bandwidth = BANDWIDTH(link_bandwidth, "link_bandwidth")
     target = checked_device(device)
-    if not isinstance(direct_io, bool):
-        raise InvalidInputError(f"direct_io must be true or false, got {direct_io!r}")
-    if direct_io and not kind.takes_direct_io:
+    if Flag()(direct_io, "direct_io") and not kind.takes_direct_io:
         takers = ", ".join(k.name for k in STORES.values() if k.takes_direct_io)
         raise InvalidInputError(
             f'direct_io has no meaning for store "{name}", which reads no files while decoding; '
             f"it is for {takers}"
         )
-    options = StoreOptions(direct_io, checked_threads(io_threads))
-    store = kind.open(index, target, options)
+    reading = {"direct_io": direct_io} if kind.takes_direct_io else {}
+    store = kind.open(index, device=target, io_threads=THREADS(io_threads, "io_threads"), **reading)
     return store if link_bandwidth is None else EmulatedLink(store, link_bandwidth)
 
 
@@ -99,8 +84,6 @@ __all__ = [
     "RamStore",
     "StoreCounters",
     "StoreKind",
-    "StoreOptions",
     "Ticket",
-    "get_store",
     "open_store",
 ]

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from ..errors import StoreError
-from ._host_memory import allocate
+from ..forking import require_process
 from ._meter import Meter
-from .protocol import Ticket
+from .expert_store import Ticket
+from .host_memory import allocate
 
 # So that every CUDA context may copy from the memory, not only the one that locked it.
 _PORTABLE = 1
@@ -80,21 +81,6 @@ class CopyStream:
 def open_stream(device: torch.device, meter: Meter | None = None) -> CopyStream | None:
     """Return a stream for copies to ``device``, None if it is the host."""
     return CopyStream(device, meter) if device.type == "cuda" else None
-
-
-def require_process(process: int) -> None:
-    """Check that this is the process that began with CUDA.
-
-    Raises
-    ------
-    StoreError
-        If it was forked from it.
-    """
-    if process != os.getpid():
-        raise StoreError(
-            "this process was forked from the one that loaded the model, and CUDA does not go on "
-            "in a forked process: load the model here, or start it with the method 'spawn'"
-        )
 
 
 class EventTicket(Ticket):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from threading import Lock
 
-from ._fork import renew_after_fork
-from .protocol import StoreCounters
+from ..forking import renew_after_fork
+from .expert_store import StoreCounters
 
 
 class Meter:

@@ -7,35 +7,22 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from threading import Barrier, Lock
 from time import perf_counter
-from typing import Any
 
 import torch
 
-from specfit_opt.schema import shown
+from specfit_opt.checks import Whole
 
-from ..errors import InvalidInputError, StoreError
+from ..errors import StoreError
+from ..forking import renew_after_fork
 from ._cuda import is_over
-from ._fork import renew_after_fork
 from ._meter import Meter
-from .protocol import Ticket
+from .expert_store import Ticket
 
 #: What a fetch from a closed store says.
 CLOSED = "the expert store is closed; load the model again"
 
-
-def checked_threads(io_threads: Any) -> int:
-    """Return ``io_threads`` if it is a whole number of at least 1.
-
-    Raises
-    ------
-    InvalidInputError
-        If it is not.
-    """
-    if isinstance(io_threads, bool) or not isinstance(io_threads, int) or io_threads < 1:
-        raise InvalidInputError(
-            f"io_threads must be a whole number of at least 1, got {shown(io_threads)}"
-        )
-    return io_threads
+#: How many threads read.
+THREADS = Whole(1)
 
 
 class FetchPool:

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from specfit_opt._validate import frozen
+from specfit_opt.arrays import frozen
 
-from ._check import check_fetch, checked_device
-from ._cuda import StagingRing, open_stream
-from ._meter import Meter
-from ._pool import FetchPool, checked_threads
+from ._cuda import StagingRing
+from ._local import LocalStore
+from ._pool import THREADS
 from ._reader import RecordReader
-from .protocol import ExpertStore, StoreCounters, Ticket
-from .registry import StoreKind
+from .device import checked_device
+from .expert_store import Ticket
+from .store_kind import StoreKind
 
 if TYPE_CHECKING:
     from ..checkpoint import ExpertIndex
 
 
-class DiskStore(ExpertStore):
+class DiskStore(LocalStore):
     """Reads an expert's byte ranges from the checkpoint at every fetch.
 
     Parameters
@@ -65,51 +65,33 @@ class DiskStore(ExpertStore):
         direct_io: bool = False,
         io_threads: int = 4,
     ) -> None:
-        self.index = index
-        self.device = checked_device(device)
-        threads = checked_threads(io_threads)
+        threads = THREADS(io_threads, "io_threads")
+        super().__init__(index, checked_device(device), threads)
         self._direct = direct_io
-        self._meter = Meter()
         self._reader = RecordReader(index, direct_io=direct_io, on_bytes=self._meter.moved)
         self.moved_bytes = frozen(
             np.array([self._mean_bytes(layer) for layer in range(index.n_layers)], dtype=np.int64)
         )
         self._ring: StagingRing | None = None
-        if (stream := open_stream(self.device)) is not None:
+        if self._stream is not None:
             largest = max(index.layouts, key=lambda layout: layout.n_elements)
             # Two more than there are threads: reads go on while copies are under way.
-            self._ring = StagingRing(threads + 2, largest.n_elements, largest.dtype, stream)
-        self._pool = FetchPool(threads, self.name, self._meter)
+            self._ring = StagingRing(
+                threads + 2, largest.n_elements, largest.dtype, self._stream
+            )
 
     @property
     def description(self) -> str:
         """One line for reports."""
         return "disk, direct reads" if self._direct else "disk"
 
-    def fetch(
-        self,
-        layer: int,
-        expert: int,
-        out: torch.Tensor,
-        after: torch.cuda.Event | None = None,
+    def _start(
+        self, layer: int, expert: int, out: torch.Tensor, after: torch.cuda.Event | None
     ) -> Ticket:
-        """Start to read an expert into ``out``; see :meth:`ExpertStore.fetch`."""
-        check_fetch(self.index, self.device, layer, expert, out, after)
+        assert self._pool is not None
         return self._pool.start(partial(self._read, layer, expert, out, after), self.device)
 
-    def counters(self) -> StoreCounters:
-        """Return what was moved so far."""
-        return self._meter.read()
-
-    def drain(self) -> None:
-        """Wait for every fetch that began; see :meth:`ExpertStore.drain`."""
-        self._pool.drain()
-        if self._ring is not None:
-            self._ring.synchronize()
-
-    def close(self) -> None:
-        """Stop the threads and close the files; may be called again."""
-        self._pool.close()
+    def _release(self) -> None:
         self._reader.close()
         if self._ring is not None:
             self._ring.close()
@@ -131,9 +113,7 @@ class DiskStore(ExpertStore):
 
 STORE = StoreKind(
     name="disk",
-    open=lambda index, device, options: DiskStore(
-        index, device=device, direct_io=options.direct_io, io_threads=options.io_threads
-    ),
+    open=DiskStore,
     summary="read from the checkpoint's files at every fetch",
     takes_direct_io=True,
 )

@@ -10,11 +10,13 @@ from typing import Any
 
 import torch
 
-from specfit_opt.schema import shown
+from specfit_opt.checks import Real
 
-from ..errors import InvalidInputError
-from ._fork import renew_after_fork
-from .protocol import ExpertStore, StoreCounters, Ticket
+from ..forking import renew_after_fork
+from .expert_store import ExpertStore, StoreCounters, Ticket
+
+#: What a link may bring.
+BANDWIDTH = Real(1.0, unit="bytes per second")
 
 # A sleep ends up to about 0.1 ms late; the rest of a wait is spent asking the clock.
 _SPIN = 2e-4
@@ -38,7 +40,7 @@ class EmulatedLink(ExpertStore):
     Raises
     ------
     InvalidInputError
-        If the bandwidth is not a positive, finite number.
+        If the bandwidth is not a finite number of at least 1.
 
     Notes
     -----
@@ -55,7 +57,7 @@ class EmulatedLink(ExpertStore):
         now: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], Any] = time.sleep,
     ) -> None:
-        self.bandwidth = checked_bandwidth(bandwidth)
+        self.bandwidth = BANDWIDTH(bandwidth, "link_bandwidth")
         self._store = store
         self.name = f"emulated-{store.name}"
         self.index = store.index
@@ -125,24 +127,3 @@ class _LinkTicket(Ticket):
             while (left := self._end - self._now()) > 0.0:
                 # Sleeping for no time lets the threads of the store run.
                 self._sleep(max(0.0, left - _SPIN))
-
-
-def checked_bandwidth(value: Any) -> float:
-    """Return ``value`` as a positive, finite float.
-
-    Raises
-    ------
-    InvalidInputError
-        If it is none.
-    """
-    try:
-        if isinstance(value, (bool, str, bytes)):
-            raise TypeError
-        number = float(value)
-    except (TypeError, ValueError):
-        number = float("nan")
-    if not 0.0 < number < float("inf"):
-        raise InvalidInputError(
-            f"link_bandwidth must be positive, finite bytes per second, got {shown(value)}"
-        )
-    return number

@@ -27,9 +27,6 @@ class Accepted:
     tokens : tuple of int
         ``tokens[i]`` is the target's token after node ``rows[i]``. The last one is in no node's
         place: it is the root of the next tree.
-    child : tuple of int
-        ``child[i]`` is the child of ``rows[i]`` that held ``tokens[i]``, -1 if none did. Drafting
-        was right at ``rows[i]`` exactly if it is not -1.
     committed_ids : Tensor of int64, shape [1, t + len(tokens)]
         The text with the new tokens.
     finished : bool
@@ -40,7 +37,6 @@ class Accepted:
 
     rows: tuple[int, ...]
     tokens: tuple[int, ...]
-    child: tuple[int, ...]
     committed_ids: Tensor
     finished: bool
     scores: tuple[Tensor, ...] | None
@@ -108,8 +104,8 @@ def accept(
     --------
     >>> logits = torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 3.0], [1.0, 0.0, 0.0]])
     >>> result = accept(logits, [0, 1, 2], [-1, 0, 0], torch.tensor([[0]]))
-    >>> result.rows, result.tokens, result.child
-    ((0, 1), (1, 2), (1, -1))
+    >>> result.rows, result.tokens
+    ((0, 1), (1, 2))
     """
     shape = TreeShape.of(parent)
     _check(logits, tokens, shape, committed_ids, max_new_tokens)
@@ -124,7 +120,6 @@ def accept(
     ids = committed_ids
     rows: list[int] = []
     taken: list[int] = []
-    child: list[int] = []
     new_scores: list[Tensor] = []
     finished = False
     while True:
@@ -141,18 +136,17 @@ def accept(
         ids = torch.cat([ids, following[None]], dim=-1)
         rows.append(node)
         taken.append(token)
-        child.append(children[node].get(token, -1))
+        child = children[node].get(token)
         so_far = None if scores is None else (*scores, *new_scores)
         # Asked first and always, as they may count the tokens that they have seen.
         finished = bool(criteria(cast(Any, ids), cast(Any, so_far)).all())
         finished |= token in eos_token_ids or len(taken) == max_new_tokens
-        if finished or child[-1] < 0:
+        if finished or child is None:
             break
-        node = child[-1]
+        node = child
     return Accepted(
         tuple(rows),
         tuple(taken),
-        tuple(child),
         ids,
         finished,
         None if scores is None else tuple(new_scores),

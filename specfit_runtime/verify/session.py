@@ -13,20 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..errors import InvalidInputError
+from ..routing_record import RoutingRecord
 from . import transformers_api
 from .compaction import CachePoint
 from .context import context_length
 from .rotary import GrowingRotary
 from .tree_mask import TreeShape, attention_mask, require_mask_format
 
-__all__ = ["ForwardResult", "RoutingRecord", "RoutingRecorder", "TargetSession"]
-
-
-class RoutingRecord(Protocol):
-    """What was recorded of the routing; see `Offload.recording`."""
-
-    def experts(self) -> NDArray[np.int32]:
-        """Return the experts of each token, int32 of shape (n, L, k)."""
+__all__ = ["ForwardResult", "RoutingRecorder", "TargetSession"]
 
 
 class RoutingRecorder(Protocol):

@@ -1,7 +1,7 @@
 """What differs between Transformers' versions, or may yet, is asked for here and nowhere else.
 
 Supported are 5.12 and newer. Between 5.12 and 5.24 the argument that takes the cache changed its
-name (``past_key_values``, now ``cache``) and ``Cache.crop`` its meaning, sliding layers learned to
+name (``past_key_values``, now ``cache``), sliding layers learned to
 keep what falls out of the window, single hidden states can be asked for, and `generate` leaves out
 an attention mask of ones.
 """
@@ -30,7 +30,6 @@ __all__ = [
     "attention_of",
     "cache_argument",
     "check_cache",
-    "drop_last",
     "forward",
     "keeping_past",
     "new_cache",
@@ -135,15 +134,6 @@ def check_cache(cache: Any) -> DynamicCache:
                 f"the cache holds {layer.keys.shape[0]} sequences; decode one at a time"
             )
     return cache
-
-
-def drop_last(cache: DynamicCache, n: int) -> None:
-    """Remove the last ``n`` tokens from a cache of full-attention layers.
-
-    ``crop(0)`` empties the cache in 5.12 and does nothing now; ``crop(-n)`` has meant this always.
-    """
-    if n > 0:
-        cache.crop(-n)
 
 
 def slides(layer: Any) -> bool:
@@ -308,26 +298,7 @@ def read_generate_arguments(
         padding, embeddings instead of tokens, no cache or another kind of cache, positions of the
         user's own, an argument it does not know; and for an empty prompt or nothing new in it.
     """
-    beams = max(
-        getattr(generation_config, "num_beams", None) or 1,
-        getattr(generation_config, "num_return_sequences", None) or 1,
-    )
-    if beams > 1 or input_ids.ndim != 2 or input_ids.shape[0] != 1:
-        raise InvalidInputError(
-            f"one sequence is decoded at a time, got input_ids of shape {tuple(input_ids.shape)}, "
-            f"num_beams or num_return_sequences of {beams}; call generate once per sequence"
-        )
-    given = {key: value for key, value in model_kwargs.items() if value is not None}
-    if given.get("use_cache") is False:
-        raise InvalidInputError("use_cache=False: draft trees need the cache; leave it on")
-    unknown = sorted(set(given) - _UNDERSTOOD)
-    if unknown:
-        raise InvalidInputError(
-            f"generate was given {', '.join(unknown)}, which draft trees cannot take into account; "
-            "leave it out"
-        )
-    if input_ids.shape[1] == 0:
-        raise InvalidInputError("the prompt is empty; give at least one token")
+    given = _understood(input_ids, generation_config, model_kwargs)
     found = given.get("cache", given.get("past_key_values"))
     if found is None:
         raise InvalidInputError(
@@ -357,6 +328,33 @@ def read_generate_arguments(
     _check_positions(given.get("position_ids"), past, covered)
     chunk = getattr(generation_config, "prefill_chunk_size", None)
     return Prompt(new_ids, cache, None if chunk is None else int(chunk))
+
+
+def _understood(
+    input_ids: Tensor, generation_config: Any, model_kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments that were given, if one sequence with draft trees can heed them all."""
+    beams = max(
+        getattr(generation_config, "num_beams", None) or 1,
+        getattr(generation_config, "num_return_sequences", None) or 1,
+    )
+    if beams > 1 or input_ids.ndim != 2 or input_ids.shape[0] != 1:
+        raise InvalidInputError(
+            f"one sequence is decoded at a time, got input_ids of shape {tuple(input_ids.shape)}, "
+            f"num_beams or num_return_sequences of {beams}; call generate once per sequence"
+        )
+    given = {key: value for key, value in model_kwargs.items() if value is not None}
+    if given.get("use_cache") is False:
+        raise InvalidInputError("use_cache=False: draft trees need the cache; leave it on")
+    unknown = sorted(set(given) - _UNDERSTOOD)
+    if unknown:
+        raise InvalidInputError(
+            f"generate was given {', '.join(unknown)}, which draft trees cannot take into account; "
+            "leave it out"
+        )
+    if input_ids.shape[1] == 0:
+        raise InvalidInputError("the prompt is empty; give at least one token")
+    return given
 
 
 def _check_positions(position_ids: Tensor | None, past: int, total: int) -> None:

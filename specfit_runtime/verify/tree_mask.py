@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specfit_opt._validate import integer_array
+from specfit_opt.arrays import integer_array
 
 from ..errors import InvalidInputError
 

@@ -49,7 +49,7 @@ def test_the_example_under_every_policy(specfit):
     assert "no trace given: using the recorded example" in said
     assert "9,437,184 bytes" in said
     trace = example_trace()
-    names = [line.split()[0] for line in done.stdout.splitlines()[2:]]
+    names = [line.split()[0] for line in done.stdout.splitlines()[3:]]
     pool = int((trace.cycle_start[1:] - trace.cycle_start[:-1]).max())
     assert names == default_policies(trace.max_depth, pool)
     assert "each recorded layer standing for 6" in done.stdout
@@ -196,7 +196,7 @@ def test_the_bar_is_drawn_on_a_terminal_and_standard_output_stays_clean(tmp_path
     termios.tcsetwinsize(follower, (24, 100))
     code = (
         "import tqdm; tqdm.tqdm.monitor_interval = 0\n"
-        "import specfit_opt.cli.progress as p\n"
+        "import specfit_opt.cli.output as p\n"
         "with p.progress_bar('walk', delay=0.0) as report:\n"
         "    for done in range(5): report(done + 1, 5)\n"
         "print('result')"

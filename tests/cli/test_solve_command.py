@@ -7,6 +7,7 @@ import json
 import pytest
 
 from specfit_opt.cli import main
+from specfit_opt.cli.inputs import parse_options
 from specfit_opt.data import example_instances
 from specfit_opt.files import load_instance
 from specfit_opt.solution import evaluate
@@ -16,7 +17,7 @@ from specfit_opt.solve import solve_instance
 @pytest.fixture
 def tree(tmp_path, capsys):
     path = tmp_path / "tree.npz"
-    assert main(["generate", "tiny", "--nodes", "12", "--seed", "3", "-o", str(path)]) == 0
+    assert main(["make-instance", "tiny", "--nodes", "12", "--seed", "3", "-o", str(path)]) == 0
     capsys.readouterr()
     return path
 
@@ -70,9 +71,11 @@ def test_arguments_reach_the_solver(tree, capsys):
     eagle = solved("--method", "eagle", "--option", "budget=5")
     assert eagle["method"] == "eagle"
     assert len(eagle["nodes"]) == 5
-    text = solved("--method", "ecospec", "--option", 'count="missing"', "--option", "budget=2")
-    bare = solved("--method", "ecospec", "--option", "count=missing", "--option", "budget=2")
-    assert text == bare
+
+
+@pytest.mark.parametrize("pair", ["solver=gscip", 'solver="gscip"'])
+def test_a_text_needs_no_quotes(pair):
+    assert parse_options([pair]) == {"solver": "gscip"}
 
 
 def test_a_table_for_several_files_by_rate(tree, capsys):

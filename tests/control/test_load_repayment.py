@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specfit_opt.replay.caches import get_cache
+from specfit_opt.caches import CACHE_RULES, SimulatedCache
 from specfit_opt.control.load_repayment import LoadRepayment
 
 L, E = 2, 32
@@ -22,7 +22,7 @@ class Decode:
 
     def __init__(self, slots: int) -> None:
         self.slots = np.full(L, slots)
-        self.cache = get_cache("lru").make(L, E, slots)
+        self.cache = SimulatedCache(CACHE_RULES["lru"], slots, L, E)
         self.repayment = LoadRepayment(L, E)
 
     def run(self, *experts: int, accepted: int = 1) -> None:
@@ -83,7 +83,7 @@ def test_loads_become_rarer_as_the_cache_fills() -> None:
     shares = []
     for _ in range(400):
         decode.repayment.start()
-        decode.cache = get_cache("lru").make(L, E, 24)
+        decode.cache = SimulatedCache(CACHE_RULES["lru"], 24, L, E)
         shares.append(decode.share)
         for _ in range(40):
             decode.run(*random.choice(E, 2, replace=False))
@@ -136,7 +136,7 @@ def test_a_cache_emptied_between_texts_evicted_nothing() -> None:
         for text in range(4):
             if told:
                 decode.repayment.start()
-            decode.cache = get_cache("lru").make(L, E, 4)
+            decode.cache = SimulatedCache(CACHE_RULES["lru"], 4, L, E)
             for token in range(4):
                 decode.run(token, 4 + (text + token) % 3)
         shares.append(decode.share)

@@ -8,56 +8,11 @@ from fake_view import FakeView
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specfit_opt.replay.caches import get_cache
-from specfit_runtime.expert_cache import EVICTION_POLICIES
-from specfit_opt.policies import Choice, Outcome, SpecFitPolicy
-from specfit_opt.control.waste_bias import WasteBias
-from specfit_opt.control.speculation_budget import SpeculationBudget
 from specfit_opt.control.plain_guard import PlainGuard
-from specfit_opt.control.plain_cache import PlainCache
 from specfit_opt.control.plain_time import PlainTime
-
-
-class TestPlainCache:
-    @given(
-        seed=st.integers(0, 10_000),
-        slots=st.lists(st.integers(2, 6), min_size=2, max_size=3),
-        name=st.sampled_from(sorted(EVICTION_POLICIES)),
-    )
-    def test_it_is_the_cache_of_the_replay(self, seed: int, slots: list[int], name: str) -> None:
-        rng = np.random.default_rng(seed)
-        n_experts, top_k = 7, 2
-        cache = PlainCache(name, np.array(slots), n_experts)
-        references = [get_cache(name).make(1, n_experts, size) for size in slots]
-        for _ in range(30):
-            ids = np.argsort(rng.random((len(slots), n_experts)), axis=1)[:, :top_k]
-            missed = cache.run(ids[None])
-            for layer, reference in enumerate(references):
-                used = np.zeros((1, n_experts), dtype=np.bool_)
-                used[0, ids[layer]] = True
-                assert missed[layer] == reference.use(used).sum()
-                np.testing.assert_array_equal(cache.resident[layer], reference.resident[0])
-
-    @pytest.mark.parametrize("name", EVICTION_POLICIES)
-    def test_it_begins_with_a_copy_of_what_is_there(self, name: str) -> None:
-        resident = np.array([[True, False, True]])
-        cache = PlainCache(name, np.array([2]), 3)
-        cache.take_over(resident)
-        resident[:] = False
-        assert cache.run(np.array([[[0, 2]]])).tolist() == [0]
-        assert cache.run(np.array([[[1, -1]]])).tolist() == [1]
-        assert cache.resident.sum() == 2
-
-    def test_it_remembers_uses_of_texts_before(self) -> None:
-        cache = PlainCache("lfu", np.array([2]), 4)
-        cache.run(np.array([[[3, -1]], [[3, -1]], [[0, -1]]]))
-        cache.take_over(np.array([[False, True, False, True]]))
-        cache.run(np.array([[[2, -1]]]))
-        assert cache.resident.tolist() == [[False, False, True, True]]
-
-    def test_padding_is_never_missed(self) -> None:
-        cache = PlainCache("lru", np.array([3]), 3)
-        assert cache.run(np.array([[[-1, -1]], [[0, -1]], [[0, -1]]])).tolist() == [1]
+from specfit_opt.control.speculation_budget import SpeculationBudget
+from specfit_opt.control.waste_bias import WasteBias
+from specfit_opt.policies import Choice, Outcome, SpecFitPolicy
 
 
 class TestBudget:

@@ -23,7 +23,6 @@ from specfit_opt import (
     export,
     load_instance,
 )
-from specfit_opt.files import export_lp, export_mps
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 SUFFIXES = [".lp", ".mps"]
@@ -234,17 +233,17 @@ def test_lines_are_short_ascii(suffix: str, tmp_path: Path) -> None:
 
 def test_only_prices_have_columns(tmp_path: Path) -> None:
     # Expert 0 is resident: a column appears once residents cost something.
-    export_lp(tmp_path / "a", INSTANCE, 0.5)
-    assert "y_0_0" not in (tmp_path / "a").read_text()
+    export(tmp_path / "a.lp", INSTANCE, 0.5)
+    assert "y_0_0" not in (tmp_path / "a.lp").read_text()
     cost = CostModel(1.0, 0.125, [[0.5, 0.25, 2.0, 1.0]], resident_time=0.125)
-    export_lp(tmp_path / "b", Instance(INSTANCE.tree, INSTANCE.routing, cost), 0.5)
-    assert "- 0.0625 y_0_0" in (tmp_path / "b").read_text()
+    export(tmp_path / "b.lp", Instance(INSTANCE.tree, INSTANCE.routing, cost), 0.5)
+    assert "- 0.0625 y_0_0" in (tmp_path / "b.lp").read_text()
 
 
 def test_forbidden_sizes_have_no_column(tmp_path: Path) -> None:
     cost = CostModel(1.0, [0.0, math.inf, 0.25, math.inf], 0.5)
-    export_mps(tmp_path / "a", Instance(INSTANCE.tree, INSTANCE.routing, cost), 0.5)
-    assert set(re.findall(r"\bs_\d+", (tmp_path / "a").read_text())) == {"s_2"}
+    export(tmp_path / "a.mps", Instance(INSTANCE.tree, INSTANCE.routing, cost), 0.5)
+    assert set(re.findall(r"\bs_\d+", (tmp_path / "a.mps").read_text())) == {"s_2"}
 
 
 def test_refusals(tmp_path: Path) -> None:
@@ -253,12 +252,12 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="expected an Instance, got float"):
         export(tmp_path / "model.lp", 1.0, INSTANCE)  # type: ignore[arg-type]
     for rate in (-1.0, math.nan, math.inf):
-        with pytest.raises(InvalidInputError, match="rate must be finite and >= 0"):
+        with pytest.raises(InvalidInputError, match="rate must be a finite number"):
             export(tmp_path / "model.lp", INSTANCE, rate)
     with pytest.raises(
         InvalidInputError, match="rate must be a number of tokens per second; the ratio"
     ):
         export(tmp_path / "model.lp", INSTANCE, None)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match="max_nodes must be an integer of at least 1"):
+    with pytest.raises(InvalidInputError, match="max_nodes, which counts the roots, must be"):
         export(tmp_path / "model.lp", INSTANCE, 1.0, max_nodes=0)
     assert not list(tmp_path.iterdir())

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from specfit_opt.checks import Anything, Whole
 from specfit_opt.errors import InvalidInputError
 from specfit_opt.files import strict_json
 from specfit_opt.files.strict_json import (
@@ -18,7 +19,7 @@ from specfit_opt.files.strict_json import (
     read_json,
     read_json_lines,
 )
-from specfit_opt.schema import Anything, ListOf, Record, Whole
+from specfit_opt.schema import ListOf, Record
 
 
 class MyError(InvalidInputError):

@@ -151,6 +151,6 @@ def test_refuses_large_trees():
 @pytest.mark.parametrize("value", [-1, 27, 2.0, "3"])
 def test_bad_max_tree(value):
     with pytest.raises(
-        InvalidInputError, match="option max_tree must be an integer of at least 0 and at most 26"
+        InvalidInputError, match="option max_tree must be a whole number from 0 to 26"
     ):
         solve_instance(hand.tree(), method="brute", max_tree=value)

@@ -111,7 +111,9 @@ def test_max_nodes():
 
 @pytest.mark.parametrize("length", [-1, 1.0, "2", False])
 def test_bad_length(length):
-    with pytest.raises(InvalidInputError, match="option length must be an integer of at least 0"):
+    with pytest.raises(
+        InvalidInputError, match="option length must be a whole number of at least 0"
+    ):
         solve_instance(hand.tree(), method="chain", length=length)
 
 

@@ -66,7 +66,9 @@ def test_max_nodes_cuts_the_budget():
 
 @pytest.mark.parametrize("budget", [0, -3, 2.5, "4", True, None])
 def test_bad_budget(budget):
-    with pytest.raises(InvalidInputError, match="option budget must be an integer of at least 1"):
+    with pytest.raises(
+        InvalidInputError, match="option budget must be a whole number of at least 1"
+    ):
         solve_instance(hand.tree(), method="eagle", budget=budget)
 
 

@@ -25,7 +25,7 @@ def test_order_of_addition_by_hand(budget, nodes):
     # 1: 0.8/3, 2: 0.5/2, 3 by way of 1: 0.6/3, 4 by way of 2: 0.25/2; then 3: 0.6/1; then 2.
     solution = solve_instance(hand.tree(), method="ecospec", budget=budget)
     assert solution.nodes.tolist() == nodes
-    assert solution.stats == {"budget": budget, "count": "activated", "eps": 1.0}
+    assert solution.stats == {"budget": budget, "eps": 1.0}
 
 
 def test_default_budget_is_four_draft_nodes():
@@ -43,12 +43,9 @@ def test_eps_weighs_the_count():
     assert solution.nodes.tolist() == [0, 2]
 
 
-def test_residents_count_unless_only_missing_ones_are_counted():
-    instance = hand.tree(resident=[3])
-    activated = solve_instance(instance, method="ecospec", budget=1)
-    assert activated.nodes.tolist() == [0, 1]
-    missing = solve_instance(instance, method="ecospec", budget=1, count="missing")
-    assert missing.nodes.tolist() == [0, 2]  # 0.5/1 against 0.8/3
+def test_residents_count_too():
+    solution = solve_instance(hand.tree(resident=[3]), method="ecospec", budget=1)
+    assert solution.nodes.tolist() == [0, 1]  # though node 2 has nothing to load
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -56,15 +53,9 @@ def test_against_the_rule_over_whole_paths(seed):
     """Score every path from the chosen set, of any length, by sets of expert ids."""
     rng = np.random.default_rng(seed)
     instance = random_instance(rng, kind="affine", n_roots=int(rng.integers(1, 3)), n=10)
-    count = ("activated", "missing")[seed % 2]
     tree, routing = instance.tree, instance.routing
     uses = [
-        {
-            (j, e)
-            for j, slots in enumerate(node)
-            for e in slots
-            if e >= 0 and not (count == "missing" and routing.resident[j, e])
-        }
+        {(j, e) for j, slots in enumerate(node) for e in slots if e >= 0}
         for node in routing.experts.tolist()
     ]
     chosen = tree.roots.tolist()
@@ -76,7 +67,7 @@ def test_against_the_rule_over_whole_paths(seed):
             scores[v] = tree.path_prob[v] / (len(fresh) + 1.0)
         best = max(scores, key=lambda v: (scores[v], -v))
         chosen += [u for u in tree.path(best) if u not in chosen]
-    solution = solve_instance(instance, method="ecospec", count=count)
+    solution = solve_instance(instance, method="ecospec")
     assert solution.nodes.tolist() == sorted(chosen)
 
 
@@ -106,12 +97,12 @@ def test_max_nodes_cuts_back():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"budget": -1}, "option budget must be an integer of at least 0, got -1"),
-        ({"budget": 1.5}, "option budget must be an integer"),
-        ({"count": "all"}, "option count must be one of 'activated', 'missing', got 'all'"),
-        ({"eps": 0.0}, "option eps must be positive and finite, got 0.0"),
-        ({"eps": math.nan}, "option eps must be positive"),
-        ({"eps": "x"}, "option eps must be positive and finite, got 'x'"),
+        ({"budget": -1}, "option budget must be a whole number of at least 0, got -1"),
+        ({"budget": 1.5}, "option budget must be a whole number"),
+        ({"count": "missing"}, "method 'ecospec' has no option 'count'"),
+        ({"eps": 0.0}, "option eps must be a finite number of at least 1e-12 .*, got 0.0"),
+        ({"eps": math.nan}, "option eps must be a finite number"),
+        ({"eps": "x"}, "option eps must be a finite number .*, got 'x'"),
     ],
 )
 def test_bad_options(options, message):

@@ -9,7 +9,6 @@ import pytest
 from strategies import KINDS, random_instance, random_max_nodes, random_rate
 
 from specfit_opt import METHODS, InvalidInputError, Status, evaluate, solve, solve_instance
-from specfit_opt import METHODS
 from specfit_opt.methods._sizes import allowed_sizes
 
 SEEDS = range(12)

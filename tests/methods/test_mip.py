@@ -138,7 +138,7 @@ def test_an_answer_that_breaks_the_constraints_is_refused():
 
 def test_unknown_solver():
     with pytest.raises(
-        InvalidInputError, match="option solver must be one of 'highs', 'gscip', got 'cp_sat'"
+        InvalidInputError, match="option solver must be 'highs' or 'gscip', got 'cp_sat'"
     ):
         solve_instance(hand.tree(), method="mip", solver="cp_sat")
 

@@ -22,6 +22,7 @@ from specfit_opt.replay import RecordedDecode, ReplayedCycle, SimulatedMachine, 
 with pytest.MonkeyPatch.context() as patch:
     Lookahead: Any = benchmark_script("lookahead_policy", patch).Lookahead
 
+
 #: Drafted with this probability, in the trace below.
 CHANCE = 0.3
 
@@ -211,8 +212,8 @@ def test_bad_arguments_say_what_is_wrong() -> None:
         Lookahead(tail=-1)
     with pytest.raises(InvalidInputError, match="cache policy"):
         Lookahead(cache_policy="oldest")
-    with pytest.raises(InvalidInputError, match="not what lfu would hold"):
-        decode_example(Lookahead(cache_policy="lfu"))
+    with pytest.raises(InvalidInputError, match="not what lru would hold"):
+        decode_example(Lookahead(cache_policy="lru"))
 
 
 def test_serves_as_a_policy_of_replay() -> None:

@@ -44,7 +44,7 @@ def test_rates_follow_from_totals() -> None:
     assert r.hit_rate == r.hits / (r.hits + r.misses)
     assert r.bytes_per_token == r.bytes / r.tokens
     assert r.cache_share == 4 / 9
-    assert (r.trace, r.policy, r.profile, r.cache_policy) == ("random", "eagle-4", "test", "lru")
+    assert (r.trace, r.policy, r.profile, r.cache_policy) == ("random", "eagle-4", "test", "lfu")
     data = json.loads(json.dumps(r.to_dict()))
     assert data["tokens_per_second"] == r.tokens_per_second
     assert data["layer_repeat"] == 1

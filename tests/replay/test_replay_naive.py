@@ -44,6 +44,7 @@ def test_fixed_policies(seed: int) -> None:
         policies=policies,
         profile=profile,
         cache=slots,
+        cache_policy="lru",
         layer_repeat=repeat,
         warmup=warmup,
     )
@@ -144,7 +145,7 @@ def test_totals_follow_from_what_a_policy_chose(inner: Policy) -> None:
     assert trace.expert_bytes is not None
     recorder = Recorder(inner)
     profile = HardwareProfile(name="test", node_time=1e-4, **TIMES)
-    (result,) = replay(trace, policies=[recorder], profile=profile, cache=4)
+    (result,) = replay(trace, policies=[recorder], profile=profile, cache=4, cache_policy="lru")
     told = iter(recorder.told)
     want = naive_replay(
         trace,

@@ -240,9 +240,9 @@ def test_what_a_policy_says_it_does_not_ask_is_not_prepared() -> None:
         priced = predicts = False
 
         def choose(self, view: DraftView) -> Choice:
-            with pytest.raises(InvalidInputError, match="set Policy.priced"):
+            with pytest.raises(InvalidInputError, match=r"set Policy\.priced"):
                 view.cost_model  # noqa: B018
-            with pytest.raises(InvalidInputError, match="set Policy.priced"):
+            with pytest.raises(InvalidInputError, match=r"set Policy\.priced"):
                 view.level_time  # noqa: B018
             return Choice(np.zeros(1, dtype=np.int64), expected_tokens=1.0)
 

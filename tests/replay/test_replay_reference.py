@@ -43,6 +43,7 @@ def test_fixed_policies_reproduce_the_expected_figures(shared: Path, name: str) 
         policies=FIXED_POLICIES,
         profile=REFERENCE,
         cache=SLOTS,
+        cache_policy="lru",
     )
     assert len(results) == len(SLOTS) * len(FIXED_POLICIES)
     for r in results:

@@ -62,15 +62,15 @@ def test_table(results: list[ReplayResult]) -> None:
     table = replay_table(results)
     first, second = table.split("\n\n")
     assert first.splitlines()[0] == (
-        "example-trace, pcie4, lru cache of 16 of 64 experts per layer, "
+        "example-trace, pcie4, lfu cache of 16 of 64 experts per layer, "
         "each recorded layer standing for 6"
     )
-    assert second.splitlines()[0].startswith("example-trace, pcie4, lru cache of 32 of 64")
+    assert second.splitlines()[0].startswith("example-trace, pcie4, lfu cache of 32 of 64")
     lines = first.splitlines()[1:]
-    assert len(lines) == 4
+    assert len(lines) == 5
     assert lines[0].split()[:4] == ["policy", "tokens/s", "passes", "tokens/pass"]
     assert len({len(line) for line in lines}) == 1
-    for line, r in zip(lines[1:], results, strict=False):
+    for line, r in zip(lines[2:], results, strict=False):
         cells = line.split()
         assert cells[0] == r.policy
         assert float(cells[1]) == pytest.approx(r.tokens_per_second, abs=0.005)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from benchmark_scripts import benchmark_script
 
-from specfit_opt.data import example_trace
 from specfit_opt.control.acceptance import AcceptanceCalibrator
+from specfit_opt.data import example_trace
 
 
 @pytest.fixture

@@ -17,7 +17,9 @@ from specfit_opt.files import Trace, load_trace, save_trace
 from specfit_opt.replay import replay
 from specfit_runtime.drafters import make_drafter
 from specfit_runtime.errors import BusyError, InvalidInputError
-from specfit_runtime.offload import load_offloaded, offload_of
+from specfit_runtime.exclusive import exclusively
+from specfit_runtime.load import load_offloaded
+from specfit_runtime.offload import BUSY, offload_of
 from specfit_runtime.tracing import record_trace
 
 NEW = 12
@@ -256,10 +258,10 @@ def test_beyond_the_stated_context_it_records_on(tmp_path):
     [
         ({"prompts": []}, "no prompt"),
         ({"prompts": [[3], []]}, "prompt 1 has no token"),
-        ({"max_new_tokens": 1}, "max_new_tokens must be at least 2"),
-        ({"levels": 0}, "levels must be at least 1"),
-        ({"top_k": 0}, "top_k must be at least 1"),
-        ({"width": 0}, "width must be at least 1"),
+        ({"max_new_tokens": 1}, "max_new_tokens must be a whole number of at least 2"),
+        ({"levels": 0}, "levels must be a whole number of at least 1"),
+        ({"top_k": 0}, "top_k must be a whole number of at least 1"),
+        ({"width": 0}, "width must be a whole number of at least 1"),
     ],
 )
 def test_bad_requests_are_refused(changes, message, model):
@@ -274,8 +276,11 @@ def test_a_stock_model_is_refused(stock):
 
 
 def test_a_busy_model_is_left_alone(model):
-    with offload_of(model).exclusive(), pytest.raises(BusyError):
-        record_trace(model, make_drafter("prompt-lookup"), PROMPTS, max_new_tokens=4)
+    def record() -> None:
+        with pytest.raises(BusyError):
+            record_trace(model, make_drafter("prompt-lookup"), PROMPTS, max_new_tokens=4)
+
+    exclusively([(offload_of(model), BUSY)], record)
 
 
 def test_progress_is_told(model):

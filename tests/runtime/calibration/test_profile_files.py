@@ -17,17 +17,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from samples import profile
+from samples import profile, setup
 
 from specfit_opt.errors import InvalidInputError
 from specfit_runtime.calibration import (
-    Machine,
-    ModelShape,
     Quartiles,
     RuntimeProfile,
-    load_profile,
+    load_runtime_profile,
 )
-from specfit_runtime.calibration.profile import parse_profile
 
 
 def text(**changes: Any) -> str:
@@ -42,53 +39,51 @@ def text(**changes: Any) -> str:
 def test_a_file_gives_back_the_profile(tmp_path: Path) -> None:
     for original in (
         profile(),
-        profile(link_bandwidth=2.5e9, store="emulated-disk"),
+        profile(setup=setup(link_bandwidth=2.5e9, store="emulated-disk")),
         profile(
             drafter=None,
-            draft_top_k=0,
-            draft_width=0,
             draft_time=(),
             draft_quartiles=Quartiles((), (), ()),
         ),
-        profile(machine=Machine("a", 2, 1, "b", "an accelerator"), device="cuda"),
+        profile(setup=setup(device="cuda")),
     ):
         path = tmp_path / "mine.json"
         original.save(path)
-        assert load_profile(path) == original
-        assert load_profile(str(path)) == original
-        assert hash(load_profile(path)) == hash(original)
+        assert load_runtime_profile(path) == original
+        assert load_runtime_profile(str(path)) == original
+        assert hash(load_runtime_profile(path)) == hash(original)
         assert os.listdir(tmp_path) == ["mine.json"]
-    assert load_profile(original) is original
+    assert load_runtime_profile(original) is original
 
 
 def test_the_file_is_plain_json_with_its_version(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     profile().save(path)
     data = json.loads(path.read_text())
-    assert data["version"] == 1
-    assert data["node_time"] == [0.010, 0.012, 0.013, 0.014]
-    assert data["machine"]["accelerator"] is None
+    assert data["version"] == 2
+    assert (data["fixed_time"], data["node_time"]) == (0.010, 0.001)
+    assert data["setup"]["link_bandwidth"] is None
     assert set(data) == {"version", *(f.name for f in dataclasses.fields(RuntimeProfile))}
 
 
 def test_every_float_survives(tmp_path: Path) -> None:
-    third = profile(node_time=(1 / 3, 1 / 3 + 1e-16, 0.5, math.nextafter(0.7, 1)))
+    third = profile(fixed_time=1 / 3 + 1e-16, node_time=math.nextafter(0.7, 1))
     third.save(tmp_path / "mine.json")
-    assert load_profile(tmp_path / "mine.json").node_time == third.node_time
+    read = load_runtime_profile(tmp_path / "mine.json")
+    assert (read.fixed_time, read.node_time) == (third.fixed_time, third.node_time)
 
 
 def test_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        profile().store = "ram"  # type: ignore[misc]
-    with pytest.raises(TypeError):
-        profile().software["torch"] = "1"  # type: ignore[index]
-    assert profile().replace(store="ram").store == "ram"
+        profile().repeats = 9  # type: ignore[misc]
     with pytest.raises(InvalidInputError, match="repeats must be a whole number"):
-        profile().replace(repeats=0)
+        dataclasses.replace(profile(), repeats=0)
 
 
 # ---- bad files
 
+_S = profile().to_dict()["setup"]
+_E: dict[str, list[float]] = {"lower": [], "median": [], "upper": []}
 _Q = {"lower": [0.1, 0.1], "median": [0.2, 0.2], "upper": [0.3, 0.3]}
 
 
@@ -102,50 +97,38 @@ _Q = {"lower": [0.1, 0.1], "median": [0.2, 0.2], "upper": [0.3, 0.3]}
         ("null", "it must be an object, got null"),
         ("true", "it must be an object, got true"),
         (text(version=...), "it lacks 'version'; the keys are version, name,"),
-        (text(version=2), "version must be 1, got 2"),
-        (text(version=True), "version must be 1, got true"),
+        (text(version=1), "version must be 2, got 1"),
+        (text(version=True), "version must be 2, got true"),
         ('{"version": 1, "version": 1}', "the key 'version' occurs twice in one object; keep"),
-        (text().replace('"cores": 2', '"cores": 2, "cores": 4'), "the key 'cores' occurs"),
+        (text().replace('"top_k": 2', '"top_k": 2, "top_k": 4'), "the key 'top_k' occurs"),
         (text(node_times=[]), "unknown key 'node_times'; the keys are "),
-        (text(store=...), "it lacks 'store'; the keys are version, name,"),
-        (text(store=..., repeats=...), "it lacks 'store', 'repeats'; the keys are version,"),
+        (text(repeats=...), "it lacks 'repeats'; the keys are version, name,"),
+        (text(drafter=..., repeats=...), "it lacks 'drafter', 'repeats'; the keys are version,"),
         (text(name=""), "name must be a non-empty text"),
-        (text(store=3), "store must be a non-empty text, got 3"),
-        (text(dtype=None), "dtype must be a non-empty text"),
-        (text(software=[]), "software must be an object, got a list of 0 entries"),
-        (text(software={"torch": 2}), r"software\.torch must be a text, got 2"),
-        (text(machine=None), "machine must be an object, got null"),
-        (text(machine={"processor": "x"}), "machine lacks 'cores', 'threads', 'system',"),
-        (
-            text(machine=profile().to_dict()["machine"] | {"host": "x"}),
-            "machine has the unknown key 'host'; the keys are",
-        ),
-        (text(machine=profile().to_dict()["machine"] | {"cores": 0}), r"machine\.cores must be"),
-        (text(machine=profile().to_dict()["machine"] | {"cores": "2"}), r"machine\.cores must be"),
-        (text(machine=profile().to_dict()["machine"] | {"accelerator": 1}), "accelerator must be"),
-        (text(model=profile().to_dict()["model"] | {"top_k": 1.5}), r"model\.top_k must be a whol"),
-        (text(model=profile().to_dict()["model"] | {"n_layers": 3}), "expert_time has 2 entries b"),
-        (text(link_bandwidth=0), "link_bandwidth must be a finite number of bytes per"),
-        (text(link_bandwidth=-1), "link_bandwidth must be a finite number of bytes per"),
-        (text(link_bandwidth="1 GB/s"), "link_bandwidth must be a finite number of bytes per"),
+        (text(setup=_S | {"store": 3}), r"setup\.store must be a non-empty text, got 3"),
+        (text(setup=_S | {"dtype": None}), r"setup\.dtype must be a non-empty text"),
+        (text(setup=None), "setup must be an object, got null"),
+        (text(setup={"type": "x"}), "setup lacks 'n_layers', 'n_experts', 'top_k',"),
+        (text(setup=_S | {"host": "x"}), "setup has the unknown key 'host'; the keys are"),
+        (text(setup=_S | {"n_experts": 0}), r"setup\.n_experts must be"),
+        (text(setup=_S | {"n_experts": "2"}), r"setup\.n_experts must be"),
+        (text(setup=_S | {"top_k": 1.5}), r"setup\.top_k must be a whole"),
+        (text(setup=_S | {"n_layers": 3}), r"setup\.moved_bytes has 2 entries but setup\.n_layers"),
+        (text(setup=_S | {"link_bandwidth": 0}), "link_bandwidth must be a finite number of bytes"),
+        (text(setup=_S | {"link_bandwidth": -1}), "link_bandwidth must be a finite number of byte"),
+        (text(setup=_S | {"link_bandwidth": "1 GB/s"}), "link_bandwidth must be a finite number"),
         (text(repeats=0), "repeats must be a whole number of at least 1, got 0"),
         (text(repeats=True), "repeats must be a whole number of at least 1, got"),
         (text(prefix_tokens=-1), "prefix_tokens must be a whole number of at least 0,"),
-        (text(expert_batch=1.5), "expert_batch must be a whole number of at least 1"),
-        (text(node_time=3), "node_time must be a list of at least 1, got 3"),
-        (text(node_time={}), "node_time must be a list of at least 1, got an"),
-        (text(node_time=[]), "node_time must be a list of at least 1, got a list"),
-        (text(node_time=[0, 1, 1, 1]), r"node_time\[0\] is 0"),
-        (text(node_time=[1, 2, "3", 4]), r"node_time\[2\] must be a finite number of seconds of"),
-        (text(node_time=[1, 2, None, 4]), r"node_time\[2\] must be a finite number of seconds of"),
-        (text(node_time=[1, 2, -3, 4]), r"node_time\[2\] must be a finite number of seconds of"),
-        (text(node_time=[1, 2, 1, 4]), r"node_time\[2\] = 1.0 is less than the entry before it"),
-        (text(node_time=[1, math.nan, 3, 4]), "NaN is no JSON number; every figure must be finite"),
-        (text(node_time=[1, 2, 3, math.inf]), "Infinity is no JSON number"),
-        (text().replace("0.014]", "1e999]"), "the number '1e999' is out of range in line 1,"),
-        (text(node_time=[1, 2, 3, 10**400]), "a number of 401 characters in line 1, column 470"),
-        (text(node_time=[1, 2]), r"node_sizes must rise from 1 to 2"),
-        (text(node_sizes=[1, 2]), r"node_sizes must rise from 1 to 4"),
+        (text(node_time=[1]), "node_time must be a finite number of seconds per token"),
+        (text(node_time="3"), "node_time must be a finite number of seconds per token"),
+        (text(fixed_time=-3), "fixed_time must be a finite number of seconds of"),
+        (text(fixed_time=0, node_time=0), "a pass over one token takes time"),
+        (text(node_time=math.nan), "NaN is no JSON number; every figure must be finite"),
+        (text(node_time=math.inf), "Infinity is no JSON number"),
+        (text().replace("0.001,", "1e999,", 1), "the number '1e999' is out of range in line 1,"),
+        (text(node_time=10**400), "a number of 401 characters in line 1, column "),
+        (text(node_sizes=[1, 2]), "node_quartiles has 3 entries but node_sizes calls for 2"),
         (text(node_sizes=[1, 4, 2]), "node_sizes must rise"),
         (text(node_sizes=[1, 1, 4]), "node_sizes must rise"),
         (text(node_sizes=[2, 3, 4]), "node_sizes must rise"),
@@ -160,42 +143,41 @@ _Q = {"lower": [0.1, 0.1], "median": [0.2, 0.2], "upper": [0.3, 0.3]}
         (text(draft_quartiles=_Q | {"upper": [1, "x"]}), r"upper\[1\] must be a finite"),
         (text(draft_time=[0.1]), "draft_quartiles has 2 entries but draft_time calls for 1"),
         (text(drafter=None), "drafter is null, so draft_time must be empty"),
-        (text(draft_width=0), "drafter is 'eagle3', so draft_time needs an entry per level"),
-        (text(draft_top_k=-1), "draft_top_k must be a whole number of at least 0,"),
+        (text(draft_time=[], draft_quartiles=_E), "is 'eagle3', so draft_time must have an"),
         (text(drafter=""), "drafter must be a non-empty text"),
-        (text(expert_time=[0.1]), "expert_time has 1 entries but model.n_layers calls for 2"),
+        (text(expert_time=[0.1]), "expert_time has 1 entries but setup.n_layers calls for 2"),
         (text(expert_time=[0.1, -0.1]), r"expert_time\[1\] must be a finite number of seconds"),
         (text(handling_time=-1), "handling_time must be a finite number of seconds of"),
-        (text(miss_quartiles=_Q), "miss_quartiles has 2 entries; it has one or none"),
-        (text(miss_quartiles={}), "miss_quartiles lacks 'lower', 'median', 'upper';"),
-        (text(moved_bytes=[1000]), "moved_bytes has 1 entries but model.n_layers calls for 2"),
-        (text(moved_bytes=[1000, 0]), r"moved_bytes\[1\] must be a whole number of at least 1"),
-        (text(expert_quartiles={"lower": [], "median": [], "upper": []}), "expert_quartiles has 0"),
+        (text(setup=_S | {"moved_bytes": [1000]}), "moved_bytes has 1 entries but setup.n_layers"),
+        (text(setup=_S | {"moved_bytes": [1000, 0]}), r"moved_bytes\[1\] must be a whole number"),
+        (text(expert_quartiles=_E), "expert_quartiles has 0"),
     ],
 )
 def test_bad_files(tmp_path: Path, bad: str, message: str) -> None:
     path = tmp_path / "mine.json"
     path.write_text(bad)
     with pytest.raises(InvalidInputError, match=message) as caught:
-        load_profile(path)
+        load_runtime_profile(path)
     assert str(caught.value).startswith(f"{path}: ")
 
 
 def test_what_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="cannot be read: No such file or directory"):
-        load_profile(tmp_path / "none.json")
+        load_runtime_profile(tmp_path / "none.json")
     with pytest.raises(InvalidInputError, match=f"{tmp_path.name}: cannot be read: Is a"):
-        load_profile(tmp_path)
+        load_runtime_profile(tmp_path)
     binary = tmp_path / "binary.json"
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InvalidInputError, match="not UTF-8 text: invalid start byte at byte 0"):
-        load_profile(binary)
+        load_runtime_profile(binary)
 
 
-def test_every_key_is_required() -> None:
+def test_every_key_is_required(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
     for key in profile().to_dict():
+        path.write_text(text(**{key: ...}))
         with pytest.raises(InvalidInputError, match=key):
-            parse_profile(text(**{key: ...}), "mine.json")
+            load_runtime_profile(path)
 
 
 # ---- writing
@@ -252,78 +234,12 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- cost models
 
 
-def test_cost_model_is_the_table() -> None:
+def test_the_cost_model_is_the_line() -> None:
     cost = profile().cost_model()
-    assert cost.fixed_time == 0.0
-    assert cost.node_table(4).tolist() == [0.0, 0.010, 0.012, 0.013, 0.014]
+    assert (cost.fixed_time, cost.node_time) == (0.010, 0.001)
     assert isinstance(cost.expert_time, np.ndarray)
     assert cost.expert_time.tolist() == [0.001, 0.002]
     assert cost.resident_time == 0.0
-
-
-def test_drafted_levels_are_fixed_time() -> None:
-    assert profile().cost_model(2).fixed_time == pytest.approx(0.003 + 0.001)
-    # Past the last measured level, each costs what that one did.
-    assert profile().cost_model(4).fixed_time == pytest.approx(0.003 + 3 * 0.001)
-    assert [profile().level_time(level) for level in (1, 2, 9)] == [0.003, 0.001, 0.001]
-    without = profile(
-        drafter=None,
-        draft_top_k=0,
-        draft_width=0,
-        draft_time=(),
-        draft_quartiles=Quartiles((), (), ()),
-    )
-    assert without.cost_model(0).fixed_time == 0.0
-    for ask in (lambda: without.cost_model(1), lambda: without.level_time(1)):
-        with pytest.raises(InvalidInputError, match="has no draft_time: calibrate with the draft"):
-            ask()
-    for bad in (-1, 1.5, "2"):
-        with pytest.raises(InvalidInputError, match="levels must be"):
-            profile().cost_model(bad)  # type: ignore[arg-type]
-
-
-def test_a_longer_table_goes_on_with_the_slope_of_its_upper_half() -> None:
-    table = profile().node_table(7)
-    assert table[:5].tolist() == [0.0, 0.010, 0.012, 0.013, 0.014]
-    assert table[5:] == pytest.approx([0.015, 0.016, 0.017])
-    assert profile().node_table(2).tolist() == [0.0, 0.010, 0.012]
-    one = profile(
-        node_time=(0.01,),
-        node_sizes=(1,),
-        node_misses=(0.0,),
-        node_quartiles=Quartiles((0.01,), (0.01,), (0.01,)),
-    )
-    assert one.node_table(3) == pytest.approx([0.0, 0.01, 0.02, 0.03])
-    assert one.affine() == (0.01, 0.0)
-
-
-def affine_of(*median: float) -> tuple[float, float]:
-    quartiles = Quartiles(median, median, median)
-    sizes = (1, 2, 4)[: len(median)]
-    time = np.interp(range(1, sizes[-1] + 1), sizes, np.maximum.accumulate(median))
-    return profile(
-        node_quartiles=quartiles,
-        node_sizes=sizes,
-        node_time=tuple(time),
-        node_misses=(0.0,) * len(sizes),
-    ).affine()
-
-
-def test_the_closest_line() -> None:
-    assert affine_of(0.011, 0.012, 0.014) == pytest.approx((0.010, 0.001))
-    assert affine_of(0.01, 0.02, 0.04) == pytest.approx((0.0, 0.01))
-    # Never negative: the best constant, the best line through the origin.
-    fixed, slope = affine_of(0.03, 0.02, 0.02)
-    assert slope == 0.0
-    assert 0.02 < fixed < 0.03
-    fixed, slope = affine_of(0.01, 0.02, 0.08)
-    assert fixed == 0.0
-    assert 0.01 < slope < 0.02
-    cost = profile().cost_model(1, form="affine")
-    assert isinstance(cost.node_time, float)
-    assert cost.fixed_time - 0.003 + 2 * cost.node_time == pytest.approx(0.012, rel=0.1)
-    with pytest.raises(InvalidInputError, match="form 'line' is unknown"):
-        profile().cost_model(form="line")
 
 
 def test_quartiles_of_samples() -> None:
@@ -355,7 +271,7 @@ def offload(**changes: Any) -> Any:
         moved_bytes=figures["moved_bytes"],
     )
     return SimpleNamespace(
-        family=SimpleNamespace(model_type=figures["type"]),
+        family=SimpleNamespace(name=figures["type"]),
         store=store,
         **{key: figures[key] for key in ("n_layers", "n_experts", "top_k", "dtype", "device")},
     )
@@ -363,15 +279,15 @@ def offload(**changes: Any) -> Any:
 
 def test_a_profile_fits_the_model_it_was_measured_on() -> None:
     profile().check_fits(offload())
-    profile(name="other", model=ModelShape("copy", "qwen3_moe", 2, 8, 2)).check_fits(offload())
-    profile(link_bandwidth=1e9).check_fits(offload(bandwidth=1e9))
+    profile(name="other").check_fits(offload())
+    profile(setup=setup(link_bandwidth=1e9)).check_fits(offload(bandwidth=1e9))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"type": "mixtral"}, r"type qwen3_moe \(here mixtral\)"),
-        ({"n_layers": 3}, r"n_layers 2 \(here 3\)"),
+        ({"n_layers": 3, "moved_bytes": [1000] * 3}, r"n_layers 2 \(here 3\)"),
         ({"n_experts": 16}, r"n_experts 8 \(here 16\)"),
         ({"top_k": 4}, r"top_k 2 \(here 4\)"),
         ({"dtype": "torch.float32"}, r"dtype bfloat16 \(here float32\)"),
@@ -396,8 +312,6 @@ def test_draft_times_are_of_one_kind_of_drafter() -> None:
         profile().check_drafter("lm")
     without = profile(
         drafter=None,
-        draft_top_k=0,
-        draft_width=0,
         draft_time=(),
         draft_quartiles=Quartiles((), (), ()),
     )

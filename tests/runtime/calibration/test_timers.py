@@ -32,7 +32,7 @@ def timer_of(passes: dict[int, list[TimedPass]], misses: list[MissCost]) -> Pass
 
 
 def timed(seconds: float, waited: float = 0.0, misses: int = 0) -> TimedPass:
-    return TimedPass(seconds, waited, misses, 10, None)  # type: ignore[arg-type]
+    return TimedPass(seconds, waited, misses, None)  # type: ignore[arg-type]
 
 
 def test_waiting_and_handling_are_taken_out_of_a_pass() -> None:
@@ -66,7 +66,6 @@ def test_passes_have_their_experts_in_place_and_then_lack_half(load: Any, store:
         for one in passes:
             assert one.misses == 0
             assert one.wait_seconds == 0.0
-            assert one.lookups == sum(len(np.unique(one.experts[:, n])) for n in range(3))
             assert one.experts.shape == (size, 3, 2)
             assert one.seconds > 0.0
     assert len(timer.misses) == 4

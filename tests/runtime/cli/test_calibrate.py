@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from specfit_runtime.calibration import load_profile
+from specfit_runtime.calibration import load_runtime_profile
 from specfit_runtime.cli import main
 
 QUICK = ("--max-nodes", "3", "--repeats", "1", "--expert-cache", "50%")
@@ -16,11 +16,11 @@ def test_the_profile_is_written_printed_and_taken(tmp_path, monkeypatch, capsys)
     monkeypatch.chdir(tmp_path)
     assert main(["calibrate", *QUICK, "--emulate-link", "20", "-o", "p.json"]) == 0
     out = capsys.readouterr().out
-    profile = load_profile("p.json")
+    profile = load_runtime_profile("p.json")
     assert profile.node_sizes == (1, 2, 3)
     assert profile.drafter == "eagle3"
-    assert profile.link_bandwidth == 20e9
-    assert out.startswith("p.json: model (qwen3_moe), bfloat16 on cpu, experts: emulated-disk, ")
+    assert profile.setup.link_bandwidth == 20e9
+    assert out.startswith("p.json: model from emulated-disk (qwen3_moe, bfloat16 on cpu) over ")
     assert "a link of 20.0 GB/s that the machine does not have" in out
     for row in ("pass over 1 token ", "pass over 3 tokens", "draft level 1", "expert of layer 7"):
         assert f"\n{row}" in out
@@ -42,7 +42,7 @@ def test_json_and_a_model_of_the_user_s_without_a_drafter(tmp_path, capsys):
     assert main(["calibrate", "--model", str(folder), *QUICK, "-o", str(path), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["file"] == str(path)
-    assert document["model"]["type"] == "mixtral"
+    assert document["setup"]["type"] == "mixtral"
     assert document["drafter"] is None
     assert document["draft_time"] == []
 

@@ -10,8 +10,8 @@ import torch
 from tiny_drafters import tiny_eagle3
 from tiny_models import MODEL_TYPES, tiny_checkpoint, tiny_config, tiny_model, tiny_prompt
 
-from specfit_runtime import SpecFit, load_offloaded, offload_of
 from specfit_opt.policies import POLICIES
+from specfit_runtime import SpecFit, load_offloaded, offload_of
 from specfit_runtime.stores import STORES
 
 pytestmark = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from specfit_opt.routing_predictor import DraftNodes, RoutingPredictor
 from specfit_runtime import SpecFit, load_offloaded, offload_of
-from specfit_runtime.predictors import DraftNodes, RoutingPredictor
 from specfit_runtime.verify import TargetSession
 
 
@@ -45,7 +45,7 @@ class ByToken(RoutingPredictor):
     def predict(self, nodes):
         n_layers, n_experts, _ = self.shape
         layer = np.arange(n_layers)[:, None]
-        first = np.asarray(nodes.tokens)[:, None, None] * 3 + layer
+        first = np.asarray(nodes.token)[:, None, None] * 3 + layer
         return np.concatenate([first, first + 1], axis=2).astype(np.int32) % n_experts
 
     def observe(self, tokens, experts):

@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from specfit_runtime import SpecFit
 from specfit_opt.policies import make_policy
+from specfit_runtime import SpecFit
 
 #: Level of each test. Draws are seeded, so a pass is a pass for good; a wrong rule of acceptance
 #: moves probabilities by tens of percent and is found at far smaller levels.

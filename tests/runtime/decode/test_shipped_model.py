@@ -11,8 +11,8 @@ from rounding import assert_no_near_ties
 from stock_models import load_stock
 from transformers import AutoTokenizer
 
-from specfit_runtime import SpecFit, demo_drafter, demo_model, load_offloaded, offload_of
 from specfit_opt.policies import POLICIES
+from specfit_runtime import SpecFit, demo_drafter, demo_model, load_offloaded, offload_of
 
 ROOT = Path(__file__).resolve().parents[3]
 PROMPTS = [

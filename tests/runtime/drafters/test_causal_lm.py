@@ -347,7 +347,7 @@ def test_an_interrupt_while_reading_leaves_it_usable(target, monkeypatch):
 
 
 def test_an_offloaded_target_keeps_its_experts(tmp_path):
-    from specfit_runtime.offload import load_offloaded, offload_of
+    from specfit_runtime import load_offloaded, offload_of
 
     folder = tiny_checkpoint("qwen3_moe", tmp_path / "target")
     draft_folder = tiny_checkpoint("qwen3_moe", tmp_path / "draft", seed=3)

@@ -24,7 +24,8 @@ def test_names_make_drafters_and_drafters_stay():
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        ("medusa", f"'medusa' is unknown; use {KINDS}"),
+        ("medusa", "'medusa' is unknown; the drafters are eagle3, lm, prompt-lookup"),
+        ("eagle:x", "did you mean 'eagle3'"),
         ("eagle3", "needs a DIR: use eagle3:DIR"),
         ("lm:", "needs a DIR: use lm:DIR"),
         ("prompt-lookup:", "takes nothing after a colon"),

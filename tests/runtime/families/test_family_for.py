@@ -12,7 +12,7 @@ from specfit_runtime.families import FAMILIES, family_for
 
 def test_the_registry_and_the_tiny_models_name_the_same_families() -> None:
     assert tuple(FAMILIES) == tiny_models.MODEL_TYPES
-    assert all(name == family.model_type for name, family in FAMILIES.items())
+    assert all(name == family.name for name, family in FAMILIES.items())
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)

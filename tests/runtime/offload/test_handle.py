@@ -17,8 +17,10 @@ from tiny_models import MODEL_TYPES, tiny_model, tiny_prompt
 
 from specfit_runtime import BusyError, Offload, load_offloaded, offload_of
 from specfit_runtime.errors import InvalidInputError
+from specfit_runtime.exclusive import exclusively
 from specfit_runtime.experts import EXPERTS_IMPLEMENTATION
 from specfit_runtime.families import FAMILIES
+from specfit_runtime.offload import BUSY
 
 
 @pytest.fixture
@@ -109,25 +111,29 @@ def test_a_record_of_half_a_pass_is_refused(model: Any) -> None:
 
 
 def test_a_second_generation_is_refused_at_once(model: Any) -> None:
-    offload = offload_of(model)
+    parts = [(offload_of(model), BUSY)]
     errors = []
 
     def other() -> None:
         try:
-            with offload.exclusive():
-                pass
+            exclusively(parts, lambda: None)
         except BusyError as error:
             errors.append(str(error))
 
-    with offload.exclusive():
+    def first() -> None:
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
-        with pytest.raises(BusyError, match="decoding for another call"), offload.exclusive():
-            pass
-    assert len(errors) == 1
-    with pytest.raises(ValueError, match="mine"), offload.exclusive():
+        with pytest.raises(BusyError, match="decoding for another call"):
+            exclusively(parts, lambda: None)
+
+    def fail() -> None:
         raise ValueError("mine")
+
+    exclusively(parts, first)
+    assert len(errors) == 1
+    with pytest.raises(ValueError, match="mine"):
+        exclusively(parts, fail)
     other()
     assert len(errors) == 1
 

@@ -155,8 +155,8 @@ def test_the_store_is_closed_when_loading_fails_late(
     def refuse(*args: Any, **options: Any) -> None:
         raise MemoryError("no room for the slots")
 
-    monkeypatch.setattr("specfit_runtime.offload.open_store", open_and_keep)
-    monkeypatch.setattr("specfit_runtime.offload.ExpertCache", refuse)
+    monkeypatch.setattr("specfit_runtime.load.open_store", open_and_keep)
+    monkeypatch.setattr("specfit_runtime.load.ExpertCache", refuse)
     with pytest.raises(MemoryError, match="no room"):
         load_offloaded(tiny_folder("mixtral"))
     (store,) = opened

@@ -11,7 +11,7 @@ from tiny_experts import TinyExperts, write_experts
 
 from specfit_runtime.errors import StoreError
 from specfit_runtime.stores import DiskStore, PinnedStore, RamStore
-from specfit_runtime.stores._load import load_slabs
+from specfit_runtime.stores._slabs import load_slabs
 
 CPU = torch.device("cpu")
 

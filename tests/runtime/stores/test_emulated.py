@@ -221,7 +221,7 @@ def test_the_store_behind_it_is_told_everything(
 
 @pytest.mark.parametrize("bandwidth", [0.0, -1.0, float("nan"), float("inf"), "25", None, True])
 def test_a_bandwidth_that_is_none_is_refused(store: FakeStore, bandwidth: object) -> None:
-    with pytest.raises(InvalidInputError, match="link_bandwidth must be positive"):
+    with pytest.raises(InvalidInputError, match="link_bandwidth must be a finite number of bytes"):
         EmulatedLink(store, bandwidth)  # type: ignore[arg-type]
 
 

@@ -10,7 +10,7 @@ from tiny_experts import TinyExperts, write_experts
 
 from specfit_runtime.errors import InvalidInputError, StoreError
 from specfit_runtime.stores import PinnedStore, RamStore
-from specfit_runtime.stores._load import load_slabs
+from specfit_runtime.stores._slabs import load_slabs
 
 
 @pytest.fixture

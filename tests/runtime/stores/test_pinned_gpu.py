@@ -12,7 +12,7 @@ from tiny_experts import write_experts
 from specfit_runtime.errors import StoreError
 from specfit_runtime.stores import PinnedStore, RamStore
 from specfit_runtime.stores._cuda import lock_pages
-from specfit_runtime.stores._host_memory import allocate
+from specfit_runtime.stores.host_memory import allocate
 
 pytestmark = [
     pytest.mark.gpu,

@@ -187,7 +187,7 @@ class TestBugs:
                 logits_processor=LogitsProcessorList(logits_processor[:1]),
                 do_sample=do_sample,
             )
-            if drawn.child[0] >= 0:
+            if len(drawn.rows) > 1:
                 return drawn
             return accept(
                 logits[:1],

@@ -19,7 +19,6 @@ from specfit_runtime.verify.transformers_api import (
     attention_layers,
     cache_argument,
     check_cache,
-    drop_last,
     keeping_past,
     new_cache,
     read_generate_arguments,
@@ -239,16 +238,6 @@ class TestCaches:
             assert attention_layers(config) == (("full_attention", None),) * 2
         with pytest.raises(InvalidInputError, match="sliding_window is 1"):
             attention_layers(AutoConfig.for_model("mixtral", sliding_window=1))
-
-    def test_the_last_tokens_are_dropped_and_none_means_none(self, model_of):
-        # crop(0) empties the cache in some versions.
-        reader = Plain(model_of("qwen3_moe"))
-        reader.read([1, 2, 3, 4, 5])
-        keys = reader.cache.layers[0].keys
-        drop_last(reader.cache, 0)
-        assert reader.cache.get_seq_length() == 5
-        drop_last(reader.cache, 2)
-        assert torch.equal(reader.cache.layers[0].keys, keys[..., :3, :])
 
     def test_keeping_the_past_ends_however_it_ends(self, model_of):
         cache = Plain(model_of("gpt_oss")).cache

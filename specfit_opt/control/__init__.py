@@ -1,0 +1,1 @@
+"""What decoding learns: acceptance, prices of experts, times, and whether speculation pays."""
