@@ -21,7 +21,7 @@ from specfit_opt.policies.policy import number as positive
 from specfit_opt.replay import RecordedView
 from specfit_opt.solution import node_time_at
 
-#: Shares of the price of a load in vain under which the candidates are the exact choices.
+#: Shares of the price of an unneeded load under which the candidates are the exact choices.
 SHARES = (1.0, 0.75, 0.5, 0.25, 0.1, 0.0)
 
 
@@ -58,7 +58,7 @@ class Lookahead(Policy):
     Clairvoyant, so that it serves replays only: of the positions to come it sees the pools
     that will be drafted, the true routing of their nodes and the experts that the text uses. Which
     drafts are accepted it does not know, but weighs by calibrated path probability. If it knew that
-    too, no load would ever be in vain, and it could say nothing about the price of one.
+    too, no load would ever be for nothing, and it could say nothing about the price of one.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class Lookahead(Policy):
 
     Notes
     -----
-    **Candidates.** The exact choices at six shares of the price of a load in vain, from all to
+    **Candidates.** The exact choices at six shares of the price of an unneeded load, from all to
     none, each with the number of levels that suits it best, and the root alone. Only levels that
     the candidate needs are paid for: how many these are is known here before drafting.
 
@@ -89,7 +89,7 @@ class Lookahead(Policy):
     text gets and makes candidates comparable that end at different positions. :math:`\lambda` is
     tokens over :math:`T - B` in all passes so far. A candidate runs on a copy of the cache. For
     every number of tokens that it may commit, the second pass is the exact choice, with every load
-    in vain charged in full, at the position where that leaves the text. Its value, with what it
+    for nothing charged in full, at the position where that leaves the text. Its value, with what it
     has to load from that cache, counts by the probability of that number. A tail is worth
     :math:`\lambda` times the seconds that plain decoding waits less for the rest of the tokens,
     from where the passes are expected to end, than if it had begun here.
@@ -269,7 +269,7 @@ class _Pool:
         rate : float or None
             Maximise the surplus at this rate; None: the ratio.
         share : float
-            Of the price of a load in vain.
+            Of the price of an unneeded load.
         """
         n_layers, n_experts = resident.shape
         found: list[tuple[NDArray[np.int64], int, float]] = []

@@ -1,4 +1,4 @@
-"""Count what prefetching by the predicted routing brings in usefully and in vain.
+"""Count what prefetching by the predicted routing brings in usefully and for nothing.
 
     python -m benchmarks.prefetch_waste [--expert-cache X] [--prompts N] [--new-tokens N] [--write]
 
@@ -142,7 +142,7 @@ def report(
             f"{expert_cache:.0%} of the experts cached.",
             "nodes: verified per pass; ahead: experts prefetched per pass; used: share of them "
             "that the pass used;",
-            "waste: bytes prefetched in vain, of all bytes moved; covered: share of what would "
+            "waste: bytes prefetched for nothing, of all bytes moved; covered: share of what would "
             "have been missed that",
             "was prefetched; hits without, hits: found in the cache or on their way, without and "
             "with prefetching;",

@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 #: Cycles after which what was seen of the wait for an expert has lost 63 % of its weight.
 _MEMORY = 64.0
-#: A cycle counts as at most this many plain passes slower than it should be: the rest is a hiccup.
-_HICCUP = 2.0
+#: A cycle counts as at most this many plain passes slower than it should be: the rest is a stall.
+_STALL = 2.0
 
 
 @dataclass(frozen=True, eq=False)
-class Stock:
-    """What was loaded in vain and may still be repaid.
+class UnneededLoads:
+    """Unneeded loads that may still be repaid.
 
     Attributes
     ----------
-    unpaid : ndarray of bool, shape (L, E)
-        Experts that were loaded in vain and may yet be used.
+    unused : ndarray of bool, shape (L, E)
+        Experts of unneeded loads that may yet be used.
     repaid : ndarray of float64, shape (L,)
         Share of a load that each of them is expected to save.
     """
 
-    unpaid: NDArray[np.bool_]
+    unused: NDArray[np.bool_]
     repaid: NDArray[np.float64]
 
 
@@ -47,7 +47,7 @@ class PlainGuard:
     their experts. So it is known what plain decoding would have loaded for them from the cache that
     it would have had by now (`SimulatedCache`), and from the plain passes in between, what that
     would have taken (`PlainTime`). The account (`SpeculationBudget`) so includes what a single
-    cycle does not show: that experts loaded in vain push out useful ones, and that others serve
+    cycle does not show: that unneeded loads push out useful ones, and that others serve
     later tokens. What they are expected to save is entered when they are loaded, and taken out
     again when the saving itself shows or they are evicted.
     """
@@ -68,7 +68,7 @@ class PlainGuard:
         self._begun = False
         self._pass_seconds = 0.0
         self._load_seconds = 0.0
-        self._stock = 0.0
+        self._expected_savings = 0.0
 
     @property
     def allows(self) -> bool:
@@ -90,7 +90,7 @@ class PlainGuard:
     def learn(
         self,
         outcome: Outcome,
-        stock: Stock | None = None,
+        unneeded: UnneededLoads | None = None,
     ) -> None:
         """Compare a cycle with plain decoding of the same tokens."""
         if self._cache is None or not self._begun:
@@ -111,17 +111,17 @@ class PlainGuard:
             self._time.learn(outcome.seconds, misses, *prices)
         plain = self._time.seconds(len(rows), plain_misses, *prices)
         if outcome.levels:
-            slow = plain + _HICCUP * self._time.seconds(1.0, misses, *prices)
+            slow = plain + _STALL * self._time.seconds(1.0, misses, *prices)
             gained = plain - min(outcome.seconds, slow)
         else:
             # A plain pass differs from plain decoding in what it finds in the cache alone.
             gained = plain - self._time.seconds(1.0, misses, *prices)
-        if stock is not None:
+        if unneeded is not None:
             # What plain decoding would have in its cache too is no advantage.
-            ahead = (stock.unpaid & ~self._cache.resident).sum(axis=1)
-            before, self._stock = self._stock, float(ahead @ stock.repaid)
-            gained += load * (self._stock - before)
-        self.budget.settle(plain, len(rows), gained, outcome.levels > 0)
+            ahead = (unneeded.unused & ~self._cache.resident).sum(axis=1)
+            before, self._expected_savings = self._expected_savings, float(ahead @ unneeded.repaid)
+            gained += load * (self._expected_savings - before)
+        self.budget.enter(plain, len(rows), gained, outcome.levels > 0)
 
 
 def mean_expert_time(cost: CostModel) -> float:

@@ -99,7 +99,7 @@ def test_exactly_the_chosen_nodes_predicted_misses_are_prefetched(
         totals = spec.report.totals
         assert sum(passes) == totals.verified
         assert totals.prefetched > 0
-        # What was fetched in vain is counted, in the cycle that it was fetched for.
+        # What was fetched for nothing is counted, in the cycle that it was fetched for.
         unused = totals.prefetched - totals.prefetch_hits
         assert totals.wasted_prefetch_bytes == unused * int(offload.store.moved_bytes[0])
         if policy == "ar":
