@@ -4,8 +4,8 @@ from __future__ import annotations
 
 #: Speculative cycles after which what was seen has lost 63 % of its weight.
 _MEMORY = 64.0
-#: Rejected nodes, and what each loads unneeded experts beyond the prediction as a share of what the root
-#: was predicted to load, that stand for experience before there is any.
+#: Rejected nodes, and what each loads beyond the prediction as a share of what the root was
+#: predicted to load, that stand for experience before there is any.
 _PRIOR_NODES, _PRIOR_SHARE = 2.0, 0.2
 #: What is left of the estimate after a cycle that drafted but verified nothing of it.
 _UNTESTED = 0.97

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _MEMORY = 32
 #: Cycles seen before prefetching may begin on its own.
 _LEAST_CYCLES = 16
-#: What prefetching must hide for each second of transfer that it wastes: an expert fetched for nothing
-#: occupies the link, and pushes out another that may have to be fetched again.
+#: What prefetching must hide for each second of transfer that it wastes: an unused expert occupies
+#: the link, and pushes out another that may have to be fetched again.
 _MARGIN = 3.0
 
 
@@ -44,7 +44,7 @@ class Prefetcher:
     Notes
     -----
     With R seconds of transfer predicted rightly, W wrongly, and C seconds of compute per cycle,
-    prefetching hides at most min(C, R) seconds, occupies the link for W for nothing, pushes out as many
+    prefetching hides at most min(C, R) seconds, occupies the link for W more, pushes out as many
     experts that were there, and takes the time of asking for each. On a slow link with a middling
     predictor W is the larger, which is why reading ahead is known to raise the hit rate and lower
     the speed.

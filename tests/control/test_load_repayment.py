@@ -59,7 +59,7 @@ def test_a_small_cache_does_not_repay_what_it_evicts_unused() -> None:
 
 
 def test_what_is_evicted_for_it_is_counted_against_it() -> None:
-    """A text that goes around one expert more than the cache holds: any unneeded load evicts one."""
+    """A text that goes around one expert more than fits: any unneeded load evicts one."""
     kind, useless = Decode(4), Decode(4)
     for token in range(80):
         kind.run(token % 4)  # fits
