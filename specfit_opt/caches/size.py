@@ -163,7 +163,8 @@ def _read(size: Any, name: str) -> tuple[str, Fraction]:
         return "share", _share(float(share["number"]) / 100.0, size, name)
     amount = _BYTES.fullmatch(text)
     if amount is None:
-        raise InvalidInputError(f"{name} {shown(size)} is not understood; give {_FORMS}")
+        said = shown(size) if isinstance(size, str) else repr(size)
+        raise InvalidInputError(f"{name} {said} is not understood; give {_FORMS}")
     unit = _UNITS.get(amount["unit"].upper())
     if unit is None:
         raise InvalidInputError(

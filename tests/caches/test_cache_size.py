@@ -110,7 +110,7 @@ def test_bytes_are_kept_to_and_used(
         ("-8GB", "is not understood"),
         ("8GB please", "is not understood"),
         ("nan", "is not understood"),
-        (True, "is not understood"),
+        (True, "True is not understood"),
         (np.bool_(True), "is not understood"),
         (None, "is not understood"),
         ([16], "is not understood"),
@@ -178,7 +178,7 @@ def test_a_share_is_not_lost_to_rounding() -> None:
         ("-25%", "is not understood"),
         (16.0, "written without a point"),
         (".5e", "unit 'e' is unknown"),
-        (True, "is not understood"),
+        (True, "True is not understood"),
         (None, "is not understood"),
     ],
 )
