@@ -99,7 +99,7 @@ def test_a_replay_has_a_panel_per_cell_and_a_bar_per_policy():
 
     results = replay(
         example_trace(),
-        policies=["ar", "chain-1", "exact"],
+        policies=["ar", "chain-1", "ratio"],
         cache=[8, 16, 32],
         expert_bytes=EXAMPLE_EXPERT_BYTES,
     )
@@ -114,7 +114,7 @@ def test_a_replay_has_a_panel_per_cell_and_a_bar_per_policy():
             bold = [t.get_text() for t in panel.texts if t.get_fontweight() == "bold"]
             assert bold == [f"{max(widths):.1f}"]
         labels = [label.get_text() for label in panels[0].get_yticklabels()]
-        assert labels == ["ar", "chain-1", "exact"]
+        assert labels == ["ar", "chain-1", "ratio"]
     finally:
         plt.close(figure)
 
