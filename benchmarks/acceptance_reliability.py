@@ -138,7 +138,7 @@ def recorded(n_texts: int, new_tokens: int) -> Trace:
     from transformers import AutoTokenizer
 
     from specfit_runtime import demo_model
-    from tools.router_training.record_decoding import record_decoding
+    from tools.predictor_training.record_decoding import record_decoding
 
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(demo_model(), trust_remote_code=False)

@@ -21,11 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
+from specfit_opt.caches import CACHE_RULES
 from specfit_opt.data import EXAMPLE_EXPERT_BYTES, example_trace
 from specfit_opt.errors import SpecfitError
 from specfit_opt.files import Trace, load_trace
 from specfit_opt.files.atomic import atomic_write
-from specfit_opt.replay import CACHES, WARMUP, ReplayResult, replay
+from specfit_opt.replay import WARMUP, ReplayResult, replay
 
 from .emulated_link import heldout_prompts
 
@@ -37,7 +38,7 @@ FIXED = ("ar", "chain-2", "chain-4", "eagle-8", "eagle-32")
 CHOOSING = "specfit-expected"
 LIVE = ("ar", "chain-2", "eagle-8", "eagle-32")
 N_TEXTS, NEW_TOKENS = 6, 64
-KINDS = [name for name in CACHES if name not in ("belady", "resident")]
+RULES = [name for name, rule in CACHE_RULES.items() if not rule.clairvoyant]
 
 #: Misses, or bytes per token, by (group of traces, cache policy, decoding policy, share): one
 #: figure a trace.
@@ -103,8 +104,8 @@ def run(groups: dict[str, list[Trace]]) -> tuple[Figures, Figures]:
     for group, traces in groups.items():
         for trace in traces:
             fixed = FIXED if trace.max_depth else FIXED[:1]
-            found = {name: replayed(trace, fixed, name) for name in [*KINDS, "belady"]}
-            for name in KINDS:
+            found = {name: replayed(trace, fixed, name) for name in [*RULES, "belady"]}
+            for name in RULES:
                 for r, least in zip(found[name], found["belady"], strict=True):
                     assert (r.policy, r.hits + r.misses) == (
                         least.policy,
@@ -113,8 +114,8 @@ def run(groups: dict[str, list[Trace]]) -> tuple[Figures, Figures]:
                     key = (group, name, r.policy, share_of(r))
                     misses.setdefault(key, []).append(r.misses / least.misses)
             if trace.max_depth:
-                chosen = {name: replayed(trace, [CHOOSING], name) for name in KINDS}
-                for name in KINDS:
+                chosen = {name: replayed(trace, [CHOOSING], name) for name in RULES}
+                for name in RULES:
                     for r, base in zip(chosen[name], chosen["lru"], strict=True):
                         key = (group, name, r.policy, share_of(r))
                         per_token.setdefault(key, []).append(
@@ -150,7 +151,7 @@ def decoded() -> Figures:
     tokenizer = AutoTokenizer.from_pretrained(demo_model(), trust_remote_code=False)
     found: Figures = {}
     for share in SHARES:
-        for name in KINDS:
+        for name in RULES:
             model = load_offloaded(
                 demo_model(),
                 expert_cache=share,
@@ -231,15 +232,15 @@ def table(figures: Figures, group: str, columns: Sequence[tuple[str, str]]) -> s
     """Return one row per cache policy, one column per decoding policy and share."""
     means = {
         (name, column): geometric_mean(figures[group, name, *column])
-        for name in KINDS
+        for name in RULES
         for column in columns
     }
-    best = {column: min(means[name, column] for name in KINDS) for column in columns}
+    best = {column: min(means[name, column] for name in RULES) for column in columns}
     rows = [
         ["", *(policy if share == SHARES[0] else "" for policy, share in columns)],
         ["", *(share for _, share in columns)],
     ]
-    for name in KINDS:
+    for name in RULES:
         row = [name]
         for column in columns:
             value = means[name, column]
@@ -250,7 +251,7 @@ def table(figures: Figures, group: str, columns: Sequence[tuple[str, str]]) -> s
 
 def overall(figures: Figures, groups: Sequence[str]) -> str:
     rows = [["", *(title for group in groups for title in (group, "worst"))]]
-    for name in KINDS:
+    for name in RULES:
         row = [name]
         for group in groups:
             columns = dict.fromkeys(k[2:] for k in figures if k[0] == group)

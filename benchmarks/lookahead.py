@@ -1,4 +1,4 @@
-"""Compare the learned price of a load in vain with fixed shares of it and with looking ahead.
+"""Compare the learned price of an unneeded load with fixed shares of it and with looking ahead.
 
     python -m benchmarks.lookahead [--traces FOLDER] [--jobs N] [--write]
 
@@ -54,7 +54,7 @@ Speeds = dict[str, float]
 
 
 def share_policy(share: float) -> Any:
-    """Return specfit with a constant share of the price of a load in vain."""
+    """Return specfit with a constant share of the price of an unneeded load."""
     class Constant(LoadRepayment):
         def share(self, slots: NDArray[np.int64]) -> NDArray[np.float64]:
             return np.full(len(slots), share)
@@ -77,9 +77,9 @@ def contenders() -> dict[str, Callable[[], Any]]:
         "in full": partial(share_policy, 1.0),
         "learned": SpecFitPolicy,
         **{f"{share:g}": partial(share_policy, share) for share in SHARES},
-        "two passes": Lookahead,
-        "and tail": partial(Lookahead, tail=TAIL),
-        "one pass": partial(Lookahead, 1),
+        "two passes": partial(Lookahead, cache_policy="lru"),
+        "and tail": partial(Lookahead, tail=TAIL, cache_policy="lru"),
+        "one pass": partial(Lookahead, 1, cache_policy="lru"),
     }
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specfit_opt import CostModel, TreeSearch
+from specfit_opt.caches import CACHE_RULES, DEFAULT_CACHE_RULE, SimulatedCache
 from specfit_opt.control.waste_prices import WastePrices
 from specfit_opt.errors import InvalidInputError
 from specfit_opt.expert_union import expert_union
@@ -18,10 +19,9 @@ from specfit_opt.policies import Choice, DraftView, Outcome, Policy
 from specfit_opt.policies.drafting import for_sizes
 from specfit_opt.policies.policy import number as positive
 from specfit_opt.replay import RecordedView
-from specfit_opt.replay.caches import Cache, get_cache
 from specfit_opt.solution import node_time_at
 
-#: Shares of the price of a load in vain under which the candidates are the exact choices.
+#: Shares of the price of an unneeded load under which the candidates are the exact choices.
 SHARES = (1.0, 0.75, 0.5, 0.25, 0.1, 0.0)
 
 
@@ -55,10 +55,10 @@ class Prospect:
 class Lookahead(Policy):
     r"""Take the candidate that is worth most over this pass and the next, the cache played ahead.
 
-    Clairvoyant, so that it serves simulations only: of the positions to come it sees the pools
+    Clairvoyant, so that it serves replays only: of the positions to come it sees the pools
     that will be drafted, the true routing of their nodes and the experts that the text uses. Which
     drafts are accepted it does not know, but weighs by calibrated path probability. If it knew that
-    too, no load would ever be in vain, and it could say nothing about the price of one.
+    too, no load would ever be for nothing, and it could say nothing about the price of one.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Lookahead(Policy):
     levels, top_k, width : int
         As for the policy ``specfit``.
     cache_policy : str
-        What the simulated decode uses, by name; none that weighs.
+        What the simulated decode uses, by name.
 
     Raises
     ------
@@ -79,7 +79,7 @@ class Lookahead(Policy):
 
     Notes
     -----
-    **Candidates.** The exact choices at six shares of the price of a load in vain, from all to
+    **Candidates.** The exact choices at six shares of the price of an unneeded load, from all to
     none, each with the number of levels that suits it best, and the root alone. Only levels that
     the candidate needs are paid for: how many these are is known here before drafting.
 
@@ -89,7 +89,7 @@ class Lookahead(Policy):
     text gets and makes candidates comparable that end at different positions. :math:`\lambda` is
     tokens over :math:`T - B` in all passes so far. A candidate runs on a copy of the cache. For
     every number of tokens that it may commit, the second pass is the exact choice, with every load
-    in vain charged in full, at the position where that leaves the text. Its value, with what it
+    for nothing charged in full, at the position where that leaves the text. Its value, with what it
     has to load from that cache, counts by the probability of that number. A tail is worth
     :math:`\lambda` times the seconds that plain decoding waits less for the rest of the tokens,
     from where the passes are expected to end, than if it had begun here.
@@ -111,7 +111,7 @@ class Lookahead(Policy):
         levels: int = 6,
         top_k: int = 4,
         width: int = 4,
-        cache_policy: str = "lru",
+        cache_policy: str = DEFAULT_CACHE_RULE,
     ) -> None:
         if passes not in (1, 2):
             raise InvalidInputError(f"passes must be 1 or 2, got {passes!r}")
@@ -120,9 +120,9 @@ class Lookahead(Policy):
         self._levels = positive(levels, "levels")
         self._top_k = positive(top_k, "top_k")
         self._width = positive(width, "width")
-        self._kind = get_cache(cache_policy)
+        self._rule = CACHE_RULES.find(cache_policy)
         self.name = f"lookahead-{passes}" + (f"-tail-{tail}" if tail else "")
-        self._cache: Cache | None = None
+        self._cache: SimulatedCache | None = None
         self._needed: NDArray[np.float64] = np.zeros(1)
         self._counts = False
         self._tokens = self._seconds = 0.0
@@ -135,7 +135,7 @@ class Lookahead(Policy):
             levels=self._levels,
             top_k=self._top_k,
             width=self._width,
-            cache_policy=self._kind.name,
+            cache_policy=self._rule.name,
         )
 
     def start(self) -> None:
@@ -220,15 +220,15 @@ class Lookahead(Policy):
             self._tokens += outcome.committed
             self._seconds += outcome.seconds - float(self._needed[outcome.committed])
 
-    def _followed(self, view: RecordedView) -> Cache:
+    def _followed(self, view: RecordedView) -> SimulatedCache:
         """Return the cache that passes so far have led to, in this policy's own hands."""
         if self._cache is None:
             n_layers, n_experts = view.resident.shape
-            self._cache = self._kind.make(n_layers, n_experts, int(view.slots.max()))
+            self._cache = SimulatedCache(self._rule, view.slots, n_layers, n_experts)
         if not np.array_equal(self._cache.resident, view.resident):
             raise InvalidInputError(
-                f"the cache is not what {self._kind.name} would hold after the passes so far; "
-                "give Lookahead the cache_policy of the simulation, and observe every pass"
+                f"the cache is not what {self._rule.name} would hold after the passes so far; "
+                "give Lookahead the cache_policy of the replay, and observe every pass"
             )
         return self._cache
 
@@ -269,7 +269,7 @@ class _Pool:
         rate : float or None
             Maximise the surplus at this rate; None: the ratio.
         share : float
-            Of the price of a load in vain.
+            Of the price of an unneeded load.
         """
         n_layers, n_experts = resident.shape
         found: list[tuple[NDArray[np.int64], int, float]] = []
@@ -310,7 +310,7 @@ class _Pool:
         self,
         nodes: NDArray[np.int64],
         levels: int,
-        cache: Cache,
+        cache: SimulatedCache,
         rate: float,
         needed: NDArray[np.float64],
     ) -> float:
@@ -321,7 +321,7 @@ class _Pool:
         nodes : ndarray of int64, shape (m,)
         levels : int
             Levels drafted for it.
-        cache : Cache
+        cache : SimulatedCache
             Is changed.
         rate : float
         needed : ndarray of float64
@@ -338,7 +338,9 @@ class _Pool:
 class _Tail:
     """Plain decoding of the text from here, for comparison with that from another cache."""
 
-    def __init__(self, view: RecordedView, cache: Cache, cost: CostModel, length: int) -> None:
+    def __init__(
+        self, view: RecordedView, cache: SimulatedCache, cost: CostModel, length: int
+    ) -> None:
         shape = view.resident.shape
         self._time = cost.expert_table(*shape)
         self._used: list[NDArray[np.bool_]] = []
@@ -346,14 +348,14 @@ class _Tail:
             self._used.append(expert_union(ahead.true_experts[:1], shape[1]))
         self._waits = self._run(copy.deepcopy(cache), 0)
 
-    def saved(self, cache: Cache, first: int) -> float:
+    def saved(self, cache: SimulatedCache, first: int) -> float:
         """Return the seconds that plain decoding from position ``first`` on waits less.
 
         ``cache`` is what it begins with, and is changed.
         """
         return math.fsum(self._waits[first:]) - math.fsum(self._run(cache, first))
 
-    def _run(self, cache: Cache, first: int) -> list[float]:
+    def _run(self, cache: SimulatedCache, first: int) -> list[float]:
         return [float(self._time[cache.use(used)].sum()) for used in self._used[first:]]
 
 
@@ -361,7 +363,7 @@ def _recorded(view: DraftView) -> RecordedView:
     if not isinstance(view, RecordedView):
         raise InvalidInputError(
             "lookahead knows the routing of positions to come, which only a recording shows; use "
-            "it with specfit_runtime.simulation"
+            "it with specfit_opt.replay"
         )
     return view
 

@@ -1,9 +1,9 @@
-"""Count what prefetching by the predicted routing brings in usefully and in vain, by predictor.
+"""Count what prefetching by the predicted routing brings in usefully and for nothing.
 
     python -m benchmarks.prefetch_waste [--expert-cache X] [--prompts N] [--new-tokens N] [--write]
 
-The shipped model decodes held-out texts with every predictor of the registry that stands alone.
-Counts only. What specfit chooses depends on measured times, so it runs behind the emulated link of
+The shipped model decodes held-out texts with the predictor ``frequency``. Counts only. What
+specfit chooses depends on measured times, so it runs behind the emulated link of
 benchmarks.emulated_link, where speculation has something to lose, and its counts differ a little
 from run to run.
 """
@@ -36,7 +36,7 @@ RATIO = 5.0
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--expert-cache", type=float, default=0.25)
-    parser.add_argument("--predictor", action="append", help="default: all that stand alone")
+    parser.add_argument("--predictor", action="append", help="names (frequency)")
     parser.add_argument("--prompts", type=int, default=6)
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--write", action="store_true", help="write the result file, too")
@@ -46,7 +46,7 @@ def main() -> None:
     from specfit_runtime import SpecFit, calibrate, demo_drafter
 
     torch.set_num_threads(1)
-    predictors = options.predictor or standing_alone()
+    predictors = options.predictor or ["frequency"]
     cache, n_prompts, new_tokens = options.expert_cache, options.prompts, options.new_tokens
     rows = []
     for policy in POLICIES:
@@ -75,17 +75,6 @@ def main() -> None:
     if options.write:
         with atomic_write(OUTPUT, "w") as handle:
             handle.write(f"$ python -m benchmarks.prefetch_waste\n{text}\n")
-
-
-def standing_alone() -> list[str]:
-    """Return the predictors that need no file and no recorded truth."""
-    from specfit_runtime.predictors import PREDICTORS
-
-    return [
-        kind.name
-        for kind in PREDICTORS.values()
-        if kind.name != "oracle" and (kind.optional or not kind.needs)
-    ]
 
 
 @contextmanager
@@ -153,7 +142,7 @@ def report(
             f"{expert_cache:.0%} of the experts cached.",
             "nodes: verified per pass; ahead: experts prefetched per pass; used: share of them "
             "that the pass used;",
-            "waste: bytes prefetched in vain, of all bytes moved; covered: share of what would "
+            "waste: bytes prefetched for nothing, of all bytes moved; covered: share of what would "
             "have been missed that",
             "was prefetched; hits without, hits: found in the cache or on their way, without and "
             "with prefetching;",

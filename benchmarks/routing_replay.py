@@ -212,16 +212,16 @@ def halves(trace: Trace) -> tuple[Trace, Trace]:
 
 def learned_elsewhere(folder: Path, work: Path) -> list[tuple[Trace, str]]:
     """Return each half of the small recording, and a predictor trained on the other half."""
-    from specfit_runtime.predictors.router_network_files import save_router
-    from specfit_runtime.router_training import train_router
+    from specfit_runtime.predictor_training import train_predictor
+    from specfit_runtime.predictors.routing_network_files import save_network
 
     (trace,) = traces(SMALL, folder)
     pair = halves(trace)
     found = []
     for number, (own, other) in enumerate((pair, pair[::-1])):
-        training = train_router([other], held_out=0.2)
+        training = train_predictor([other], held_out=0.2)
         place = work / str(number)
-        save_router(place, training.network, card="for a replay of the other texts")
+        save_network(place, training.network, card="for a replay of the other texts")
         found.append((own, f"learned:{place}"))
     return found
 

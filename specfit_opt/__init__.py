@@ -14,7 +14,6 @@ from .files import Trace, export, load_instance, load_trace, save_instance, save
 from .instance import Instance
 from .methods import METHODS, Method
 from .routing import ExpertRouting
-from .scenarios import sample_scenarios
 from .search import Advice, TreeSearch
 from .solution import Solution, Status, evaluate
 from .solve import solve, solve_instance
@@ -46,7 +45,6 @@ __all__ = [
     "export",
     "load_instance",
     "load_trace",
-    "sample_scenarios",
     "save_instance",
     "save_trace",
     "solve",

@@ -82,6 +82,12 @@ def is_scalar(value: Any, name: str) -> bool:
     return type(value) is float or as_array(value, name).ndim == 0
 
 
+def first(flags: NDArray[np.bool_]) -> int | None:
+    """Return the index of the first True of a vector, or None."""
+    where = flags.nonzero()[0]
+    return int(where[0]) if len(where) else None
+
+
 def as_array(value: Any, name: str) -> NDArray[Any]:
     """Return ``value`` as an array of whatever numbers it holds.
 

@@ -168,17 +168,18 @@ class Real(Kind):
             value = self._as_float(value)
         if self.infinite and value == math.inf:
             return math.inf
-        too_low = value <= self.least if self.above else value < self.least
-        if too_low or not value <= self.most:
+        number: float = value
+        too_low = number <= self.least if self.above else number < self.least
+        if too_low or not number <= self.most:
             raise unfit(self, value)
-        return value + 0.0  # -0.0 becomes 0.0
+        return number + 0.0  # -0.0 becomes 0.0
 
     def _as_float(self, value: Any) -> float:
         # What can be turned into a float but is no real number: text, True, an array, a complex.
         kind = getattr(getattr(value, "dtype", None), "kind", "f")
-        if isinstance(value, (str, bytes, bool)) or kind not in "iuf" or np.ndim(value) > 0:
-            raise unfit(self, value)
         try:
+            if isinstance(value, (str, bytes, bool)) or kind not in "iuf" or np.ndim(value) > 0:
+                raise TypeError
             return float(value)
         except (TypeError, ValueError, OverflowError):
             raise unfit(self, value) from None

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import kernel
-from .arrays import as_array, float_array, frozen, refreeze
+from .arrays import as_array, first, float_array, frozen, refreeze
 from .checks import Whole
 from .errors import InvalidInputError
 from .limits import check_size
@@ -83,8 +83,7 @@ class ExpertRouting:
         Parameters
         ----------
         experts : array_like of int, shape (M, n, L, k)
-            Expert ids of every node in each scenario; -1 pads. :func:`sample_scenarios` draws them
-            from probabilities.
+            Expert ids of every node in each scenario; -1 pads.
         n_experts : int
             Number of experts per layer, E.
         resident : array_like of bool, shape (L, E), optional
@@ -259,10 +258,9 @@ def _checked_weights(weights: ArrayLike | None, n_scenarios: int) -> NDArray[np.
             f"weights has shape {given.shape} but experts holds {n_scenarios} scenarios; give one "
             "weight per scenario"
         )
-    bad = np.flatnonzero(~((given > 0.0) & (given < np.inf)))
-    if bad.size:
+    if (bad := first(~((given > 0.0) & (given < np.inf)))) is not None:
         raise InvalidInputError(
-            f"weights[{bad[0]}] = {given[bad[0]]}; weights must be positive and finite (leave out "
+            f"weights[{bad}] = {given[bad]}; weights must be positive and finite (leave out "
             "scenarios that cannot happen)"
         )
     relative = given / given.max()  # their sum cannot overflow

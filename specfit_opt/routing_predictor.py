@@ -1,4 +1,4 @@
-"""What a predictor of routing is: it says which experts draft nodes will use."""
+"""What predicts the experts of tokens that the target has not run yet."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = ["DraftNodes", "RoutingPredictor"]
+
 
 @dataclass(frozen=True, eq=False)
 class DraftNodes:
@@ -17,29 +19,30 @@ class DraftNodes:
 
     Attributes
     ----------
-    tokens : ndarray of int64, shape (m,)
+    token : ndarray of int64, shape (n,)
         Token ids.
-    parent : ndarray of int64, shape (m,)
+    parent : ndarray of int64, shape (n,)
         Tree ids of the parents; -1 for the root.
-    depth : ndarray of int64, shape (m,)
+    depth : ndarray of int64, shape (n,)
         Edges from the root.
-    states : Tensor, floating point, shape (m, H_d), or None
+    prob : ndarray of float64, shape (n,), or None
+        Path probabilities.
+    truth : ndarray of int, shape (n, L, k), or None
+        Recorded routing, -1 pads. Replays and evaluations give it, for ceilings; decoding cannot.
+    states : array_like of float, shape (n, H_d), a list of such, or None
         The drafter's hidden state that each node was drafted from: that of its parent, whose path
         the drafter had run over, as its output layer reads it, after the final norm. The root's is
-        that of the token before it, or zeros where the drafter did not run over that one yet. None
+        that of the token before it, or zeros where the drafter did not run over that one yet. NumPy
+        arrays or tensors; a list holds parts whose rows, one below the other, are the nodes'. None
         where the drafter has no states.
-    prob : ndarray of float64, shape (m,), or None
-        Path probabilities.
-    truth : ndarray of int, shape (m, L, k), or None
-        Recorded routing, -1 pads. Replays and evaluations give it, for ceilings; decoding cannot.
     """
 
-    tokens: NDArray[np.int64]
+    token: NDArray[np.int64]
     parent: NDArray[np.int64]
     depth: NDArray[np.int64]
-    states: Sequence[Any] | None = None
     prob: NDArray[np.float64] | None = None
     truth: NDArray[np.integer] | None = None
+    states: Any = None
 
 
 class RoutingPredictor(ABC):
@@ -48,21 +51,22 @@ class RoutingPredictor(ABC):
     Attributes
     ----------
     name : str
-        As in the registry.
+        What reports call it.
     """
 
     name: ClassVar[str]
 
     def bind(self, model: Any, drafter: Any) -> None:
-        """Take from the target and the drafter what predicting needs; called before `start`.
+        """Take from the target and the drafter what predicting needs.
 
-        By default nothing is taken.
+        A live decode calls it before `start`; a replay has no model and does not. By default
+        nothing is taken.
 
         Parameters
         ----------
         model : transformers.PreTrainedModel
             The target. It is read and never written to.
-        drafter : Drafter or None
+        drafter : specfit_runtime.drafters.Drafter or None
             Bound to the target; None where nothing is drafted.
 
         Raises
@@ -82,13 +86,25 @@ class RoutingPredictor(ABC):
         ----------
         n_layers, n_experts, top_k : int
             MoE layers, experts per layer, experts per token.
+
+        Raises
+        ------
+        InvalidInputError
+            If the predictor was made for another shape, or no model has this one.
         """
 
     @abstractmethod
     def predict(self, nodes: DraftNodes) -> NDArray[np.int32]:
-        """Return the experts that each node should use, the most likely first, shape (m, L, k).
+        """Return the experts that each node should use, the most likely first.
 
-        -1 pads where fewer are known: before anything was observed, everything is padding.
+        Parameters
+        ----------
+        nodes : DraftNodes
+
+        Returns
+        -------
+        ndarray of int32, shape (n, L, k)
+            -1 pads where fewer are known: before anything was observed, everything is padding.
         """
 
     @abstractmethod

@@ -158,7 +158,7 @@ class Record(Kind):
         return keys + (f" and perhaps {', '.join(self.optional)}" if self.optional else "")
 
 
-def settle(instance: Any, kinds: Mapping[str, Kind], prefix: str = "") -> None:
+def check_attributes(instance: Any, kinds: Mapping[str, Kind], prefix: str = "") -> None:
     """Check attributes of a frozen dataclass and set them to what the declarations give.
 
     Lists become tuples, so that the instance stays as it is.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import kernel
-from .arrays import as_array, refreeze
+from .arrays import as_array, first, refreeze
 from .cost import CostModel
 from .errors import InvalidInputError
 from .instance import Instance
@@ -380,14 +380,11 @@ def closed_mask(tree: DraftTree, nodes: ArrayLike | Iterable[int]) -> NDArray[np
             raise InvalidInputError(f"node {outside[0]} is not in the tree of {n} nodes")
         mask = np.zeros(n, dtype=np.bool_)
         mask[chosen.astype(np.int64)] = True
-    missing = np.flatnonzero((tree.parent < 0) & ~mask)
-    if missing.size:
+    if (missing := first((tree.parent < 0) & ~mask)) is not None:
         raise InvalidInputError(
-            f"root {missing[0]} is missing; the target always runs the last committed token"
+            f"root {missing} is missing; the target always runs the last committed token"
         )
-    orphans = np.flatnonzero(mask & (tree.parent >= 0) & ~mask[tree.parent])
-    if orphans.size:
-        v = int(orphans[0])
+    if (v := first(mask & (tree.parent >= 0) & ~mask[tree.parent])) is not None:
         raise InvalidInputError(
             f"node {v} is chosen without its parent {tree.parent[v]}; the set must be "
             "ancestor-closed"

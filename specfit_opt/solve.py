@@ -102,13 +102,13 @@ def solve_instance(
     instance : Instance
         The problem.
     method : str
-        A name in :data:`specfit_opt.METHODS`.
+        As for :func:`solve`, like all that follows.
     rate : float, optional
-        Tokens per second; as for :func:`solve`.
+        In tokens per second.
     max_nodes : int, optional
-        Largest size allowed, roots included.
+        In nodes, roots included.
     time_limit : float, optional
-        Seconds after which the best solution so far is returned with a valid bound.
+        In seconds.
     **method_options
         Options of the method.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .arrays import float_array, frozen, integer_array, refreeze
+from .arrays import first, float_array, frozen, integer_array, refreeze
 from .checks import Whole
 from .errors import InvalidInputError, MissingExtraError
 from .limits import MOST_NODES
@@ -85,9 +85,7 @@ class DraftTree:
                 raise InvalidInputError(
                     f"parent has shape {parents.shape} but depth has shape {given.shape}"
                 )
-            wrong = np.flatnonzero(given != levels)
-            if wrong.size:
-                v = int(wrong[0])
+            if (v := first(given != levels)) is not None:
                 raise InvalidInputError(
                     f"depth[{v}] = {given[v]} but the path to the root has {levels[v]} edges; "
                     "omit depth to have it computed"
@@ -284,22 +282,18 @@ def _check_parents(parent: NDArray[np.int32]) -> None:
         raise InvalidInputError("the tree has no nodes; it needs at least its root")
     if n > MOST_NODES:
         raise InvalidInputError(f"the tree has {n} nodes; at most {MOST_NODES} are taken")
-    outside = np.flatnonzero((parent < -1) | (parent >= n))
-    if outside.size:
-        v = int(outside[0])
+    if (v := first((parent < -1) | (parent >= n))) is not None:
         raise InvalidInputError(
             f"parent[{v}] = {parent[v]} is no node of a tree of {n}; use -1 for a root"
         )
     if (parent >= 0).all():
         raise InvalidInputError("the tree has no root; give the last committed token parent -1")
-    late = np.flatnonzero(parent >= np.arange(n))
-    if late.size:
-        cycle = _find_cycle(parent, int(late[0]))
+    if (v := first(parent >= np.arange(n))) is not None:
+        cycle = _find_cycle(parent, v)
         if cycle:
             raise InvalidInputError(
                 f"parent has a cycle through the nodes {cycle}; every path must end at a root (-1)"
             )
-        v = int(late[0])
         raise InvalidInputError(
             f"parent[{v}] = {parent[v]} comes after its child; order the nodes so that parents "
             "come first"
@@ -316,9 +310,7 @@ def _find_cycle(parent: NDArray[np.int32], start: int) -> list[int]:
 
 
 def _check_range(prob: NDArray[np.float64], name: str) -> None:
-    bad = np.flatnonzero(~((prob >= 0.0) & (prob <= 1.0 + PROBABILITY_TOLERANCE)))
-    if bad.size:
-        v = int(bad[0])
+    if (v := first(~((prob >= 0.0) & (prob <= 1.0 + PROBABILITY_TOLERANCE)))) is not None:
         raise InvalidInputError(f"{name}[{v}] = {prob[v]} is no probability; it must be in [0, 1]")
 
 
@@ -326,16 +318,12 @@ def _checked_path_prob(parent: NDArray[np.int32], prob: NDArray[np.float64]) -> 
     _check_range(prob, "path_prob")
     is_root = parent < 0
     above = np.where(is_root, 1.0, prob[parent])
-    off = np.flatnonzero(is_root & (np.abs(prob - 1.0) > PROBABILITY_TOLERANCE))
-    if off.size:
-        v = int(off[0])
+    if (v := first(is_root & (np.abs(prob - 1.0) > PROBABILITY_TOLERANCE))) is not None:
         raise InvalidInputError(
             f"path_prob[{v}] = {prob[v]} but node {v} is a root; a root is always committed, "
             "its probability is 1"
         )
-    rising = np.flatnonzero(prob > above + PROBABILITY_TOLERANCE)
-    if rising.size:
-        v = int(rising[0])
+    if (v := first(prob > above + PROBABILITY_TOLERANCE)) is not None:
         raise InvalidInputError(
             f"path_prob[{v}] = {prob[v]} exceeds that of its parent {parent[v]} ({above[v]}); "
             "path probabilities are products along the path (from_conditional builds them)"

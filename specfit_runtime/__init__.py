@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .demo_files import demo_drafter, demo_model, demo_router
+from .demo_files import demo_drafter, demo_model, demo_predictor
 from .errors import BusyError, CheckpointError, DrafterError, StoreError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ __all__ = [
     "calibrate",
     "demo_drafter",
     "demo_model",
-    "demo_router",
+    "demo_predictor",
     "load_offloaded",
     "load_runtime_profile",
     "offload_of",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-__all__ = ["demo_drafter", "demo_model", "demo_prompts", "demo_router"]
+__all__ = ["demo_drafter", "demo_model", "demo_predictor", "demo_prompts"]
 
 _DEMO = Path(__file__).resolve().parent / "demo"
 
@@ -50,21 +50,21 @@ def demo_drafter() -> Path:
     return _folder("drafter")
 
 
-def demo_router() -> Path:
+def demo_predictor() -> Path:
     """Return the folder of the shipped predictor of routing, for `demo_model` and `demo_drafter`.
 
     Returns
     -------
     pathlib.Path
         Holds ``config.json``, ``model.safetensors`` (float16) and a card, ``README.md``; for
-        ``predictor=f"learned:{demo_router()}"``.
+        ``predictor=f"learned:{demo_predictor()}"``.
 
     Raises
     ------
     FileNotFoundError
         As `demo_model`.
     """
-    return _folder("router")
+    return _folder("predictor")
 
 
 def demo_prompts() -> tuple[str, ...]:

@@ -107,8 +107,7 @@ def offloaded_experts_forward(
         rows = Rows(routing, offload.n_experts, hidden_states.device)
         out = None
         weights = top_k_weights.reshape(-1)
-        likely = offload.weights(routing.numpy(), rows.experts)
-        with closing(offload.cache.use(layer, rows.experts, rows.demand, likely)) as batches:
+        with closing(offload.cache.use(layer, rows.experts, rows.demand)) as batches:
             for batch in batches:
                 parameters = tag.weights(batch.slab, self)
                 mine, computed = compute_batch(

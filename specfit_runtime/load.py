@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from specfit_opt.caches import DEFAULT_CACHE_RULE, slots_per_layer
 from specfit_opt.checks import Whole
 
 from .checkpoint import (
@@ -23,13 +24,7 @@ from .checkpoint import (
 )
 from .decode.hooks import hook_generate
 from .errors import CheckpointError, InvalidInputError
-from .expert_cache import (
-    DEFAULT_EVICTION,
-    ExpertCache,
-    default_scratch,
-    get_eviction_policy,
-    slots_per_layer,
-)
+from .expert_cache import ExpertCache, default_scratch, live_cache_rule
 from .experts import EXPERTS_IMPLEMENTATION, ExpertLayer, register, require_implementation
 from .families import FAMILIES, ExpertFamily, family_for
 from .filling import fill_skeleton, plan_filling
@@ -50,7 +45,7 @@ def load_offloaded(
     store: str = "disk",
     device: str | torch.device = "cpu",
     dtype: torch.dtype | str | None = None,
-    cache_policy: str = DEFAULT_EVICTION,
+    cache_policy: str = DEFAULT_CACHE_RULE,
     attn_implementation: str | None = None,
     scratch: int | None = None,
     direct_io: bool = False,
@@ -81,7 +76,7 @@ def load_offloaded(
         What it computes in: float32, bfloat16, float16 or float64. By default as the checkpoint
         says.
     cache_policy : str
-        Which expert gives up its slot first: ``lfu``, ``lru``, ``lru-2``, ``fifo`` or ``admit``.
+        Which expert gives up its slot first: ``lfu``, ``lru``, ``lru-2`` or ``fifo``.
     attn_implementation : {"eager", "sdpa"}, optional
         By default what the stock model chooses.
     scratch : int, optional
@@ -120,7 +115,7 @@ def load_offloaded(
     >>> offload.close()
     """
     target = checked_device(device)
-    get_eviction_policy(cache_policy)
+    live_cache_rule(cache_policy)
     found = _find_experts(model, revision, _checked_dtype(dtype))
     index = found.index
     generation_config = read_generation_config(found.folder)
@@ -230,7 +225,7 @@ def attach_experts(
     store: ExpertStore,
     slots: Sequence[int],
     *,
-    cache_policy: str = DEFAULT_EVICTION,
+    cache_policy: str = DEFAULT_CACHE_RULE,
     scratch: int,
     source: str,
 ) -> Offload:

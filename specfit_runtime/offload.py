@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock, local
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from specfit_opt.path_weights import PathWeights
 
 from .checkpoint import ExpertIndex
 from .closing import Closing
@@ -34,7 +32,6 @@ class _Pass(local):
 
     def __init__(self) -> None:
         self.records: list[RoutingRecord] = []
-        self.paths: PathWeights | None = None
 
 
 class Offload(OfOneModel, Closing):
@@ -123,51 +120,6 @@ class Offload(OfOneModel, Closing):
             )
         for record in self._pass.records:
             record.note(layer, routing)
-
-    @contextmanager
-    def expecting(self, paths: PathWeights) -> Iterator[None]:
-        """Tell the cache how likely the tokens of the passes inside the block will be committed.
-
-        Only an eviction policy that weighs makes use of it; outside, and in other threads, every
-        token counts as certain.
-
-        Parameters
-        ----------
-        paths : PathWeights
-            Of the tree whose nodes, in their order, are the tokens of the passes.
-
-        Yields
-        ------
-        None
-        """
-        self._pass.paths = paths
-        try:
-            yield
-        finally:
-            self._pass.paths = None
-
-    def weights(
-        self, routing: NDArray[np.integer], experts: Sequence[int]
-    ) -> Sequence[float] | None:
-        """Return how likely a committed token uses each of a layer's experts.
-
-        Parameters
-        ----------
-        routing : ndarray of int, shape (T, k)
-            Experts of the pass's tokens.
-        experts : sequence of int
-            What is asked for.
-
-        Returns
-        -------
-        list of float, or None
-            None where nobody asks for it, or every token is certain.
-        """
-        paths = self._pass.paths
-        if paths is None or not self.cache.weighs:
-            return None
-        weight: list[float] = paths.of(routing[:, None], self.n_experts)[0, experts].tolist()
-        return weight
 
     @property
     def closed(self) -> bool:

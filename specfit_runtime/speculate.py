@@ -14,6 +14,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from specfit_opt.control.acceptance import AcceptanceCalibrator, CalibrationState
 from specfit_opt.control.correction import OnlineCorrection
 from specfit_opt.policies import Policy, make_policy
+from specfit_opt.routing_predictor import RoutingPredictor
 
 from ._ambient import usual_float_errors
 from .calibration import RuntimeProfile, load_runtime_profile
@@ -27,7 +28,7 @@ from .drafters import Drafter, make_drafter
 from .errors import InvalidInputError
 from .exclusive import exclusively, loading, taken
 from .offload import BUSY, model_name, offload_of
-from .predictors import RoutingPredictor, make_predictor
+from .predictors import make_predictor
 from .report import DecodeReport
 
 if TYPE_CHECKING:

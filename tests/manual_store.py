@@ -15,10 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from specfit_opt.caches import CACHE_RULES
 from specfit_runtime.checkpoint import RecordLayout
 from specfit_runtime.errors import StoreError
 from specfit_runtime.expert_cache import ExpertCache, ReadyBatch
 from specfit_runtime.stores import ExpertStore, StoreCounters, Ticket
+
+#: Eviction rules that an expert cache can follow.
+LIVE_RULES = [name for name, rule in CACHE_RULES.items() if not rule.clairvoyant]
 
 
 def layouts_of(widths: Sequence[int], dtype: torch.dtype = torch.float32) -> list[RecordLayout]:
@@ -160,11 +164,10 @@ def use_all(
     layer: int,
     experts: Sequence[int],
     demand: Sequence[int] | None = None,
-    weight: Sequence[float] | None = None,
 ) -> list[tuple[int, ...]]:
     """Use experts, check every batch, and return the experts of the batches."""
     batches = []
-    for batch in cache.use(layer, experts, demand or [1] * len(experts), weight):
+    for batch in cache.use(layer, experts, demand or [1] * len(experts)):
         check_batch(batch, layer)
         batches.append(batch.experts)
     assert sorted(e for batch in batches for e in batch) == sorted(experts)

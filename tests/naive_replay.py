@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+#: Levels that an EAGLE tree has.
+EAGLE_LEVELS = 6
+
 
 def chain(parent: list[int], prob: list[float], depth: list[int], length: int) -> Any:
     chosen = [0]
@@ -23,8 +26,18 @@ def chain(parent: list[int], prob: list[float], depth: list[int], length: int) -
 
 
 def eagle(parent: list[int], prob: list[float], depth: list[int], size: int) -> Any:
-    ranked = sorted(range(len(parent)), key=lambda v: (v != 0, -prob[v], v))
-    return ranked[:size], max(depth)
+    # Among equals the one that is drafted first: level by level, below the likeliest node first.
+    drafted, level = [0], [0]
+    for _ in range(EAGLE_LEVELS):
+        level = [
+            child
+            for node in sorted(level, key=lambda v: -prob[v])
+            for child in range(len(parent))
+            if parent[child] == node
+        ]
+        drafted += level
+    ranked = sorted(drafted[1:], key=lambda v: -prob[v])
+    return [0, *ranked][:size], min(EAGLE_LEVELS, max(depth))
 
 
 def fixed_choice(policy: str) -> Callable[..., Any]:

@@ -32,9 +32,6 @@ class FakeOffload:
     def record_routing(self, layer: int, routing: NDArray[np.int32]) -> None:
         self.recorded.append((layer, routing))
 
-    def weights(self, routing: NDArray[np.int32], experts: list[int]) -> None:
-        """Every token counts as certain."""
-
 
 class StockExperts:
     """The experts module of a tiny model, run as stock or from a cache.

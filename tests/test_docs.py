@@ -20,8 +20,10 @@ from specfit_opt import METHODS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted(DOCS.glob("*.rst"))
-TEXTS = [ROOT / "README.md", *PAGES]
+PAGES = sorted(
+    path for path in DOCS.rglob("*.rst") if path.relative_to(DOCS).parts[0] not in ("_build", "api")
+)
+TEXTS = [*sorted(ROOT.glob("*.md")), *PAGES]
 
 PUBLIC = {
     name: value
@@ -43,17 +45,51 @@ def readme_examples() -> list[str]:
     return re.findall(r"^```(?:python|pycon)\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_examples_of_the_pages(path: Path) -> None:
+def shown_in_full(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", PAGES, ids=shown_in_full)
+def test_examples_of_the_pages(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What a page registers is gone after it.
+    monkeypatch.setattr(METHODS, "_entries", dict(METHODS._entries))
     failed, _ = doctest.testfile(str(path), module_relative=False, encoding="utf-8")
     assert failed == 0
 
 
-def test_getting_started_has_examples() -> None:
+@pytest.mark.parametrize(("page", "least"), [("start", 10), ("solve", 15), ("embed", 8)])
+def test_pages_have_examples(page: str, least: int) -> None:
     # Guards the test above: a page whose prompts no longer parse would pass it.
     parser = doctest.DocTestParser()
-    text = (DOCS / "getting_started.rst").read_text(encoding="utf-8")
-    assert len(parser.get_examples(text)) >= 10
+    text = (DOCS / "use" / f"{page}.rst").read_text(encoding="utf-8")
+    assert len(parser.get_examples(text)) >= least
+
+
+#: What a reader gets through at one sitting.
+MOST_WORDS = 1200
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "use").glob("*.rst")), ids=shown_in_full)
+def test_pages_on_use_are_short_and_hold_no_study(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.split()) <= MOST_WORDS
+    assert ".. measured::" not in text
+
+
+def test_what_a_table_means_is_read_before_any_table() -> None:
+    index = (DOCS / "index.rst").read_text(encoding="utf-8")
+    pages = re.findall(r"^   (results/\w+)$", index, re.MULTILINE)
+    assert pages[0] == "results/one_pass"
+    assert sorted(pages) == sorted(f"results/{p.stem}" for p in (DOCS / "results").glob("*.rst"))
+
+
+def test_every_table_is_on_one_page() -> None:
+    shown: list[str] = []
+    for path in PAGES:
+        shown += re.findall(r"^\.\. measured:: (\S+)$", path.read_text("utf-8"), re.MULTILINE)
+    assert len(set(shown)) == len(shown)
+    measured = {p.name for p in (ROOT / "benchmarks" / "results").glob("*.txt")}
+    assert not measured - set(shown)
 
 
 def test_examples_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,25 +137,25 @@ def test_every_method_is_on_the_methods_page(name: str) -> None:
 @pytest.mark.parametrize(
     ("module", "registry"),
     [
-        ("stores", "STORES"),
-        ("expert_cache", "EVICTION_POLICIES"),
-        ("drafters", "DRAFTERS"),
-        ("policies", "POLICIES"),
-        ("predictors", "PREDICTORS"),
+        ("specfit_opt.policies", "POLICIES"),
+        ("specfit_opt.caches", "CACHE_RULES"),
+        ("specfit_runtime.drafters", "DRAFTERS"),
+        ("specfit_runtime.predictors", "PREDICTORS"),
+        ("specfit_runtime.stores", "STORES"),
     ],
 )
-def test_every_registry_of_the_runtime_is_on_its_page(module: str, registry: str) -> None:
-    page = (DOCS / "runtime.rst").read_text(encoding="utf-8")
-    assert f".. registry-table:: specfit_runtime.{module}:{registry}\n" in page
-    for entry in getattr(_import(f"specfit_runtime.{module}"), registry).values():
+def test_every_registry_is_on_the_page_of_parts(module: str, registry: str) -> None:
+    page = (DOCS / "parts.rst").read_text(encoding="utf-8")
+    assert f".. registry-table:: {module}:{registry}\n" in page
+    for entry in getattr(_import(module), registry).values():
         assert entry.summary, f"{entry} says nothing of itself"
 
 
-def test_every_model_family_is_on_the_runtime_page() -> None:
+def test_every_model_family_is_on_the_page_of_parts() -> None:
     from specfit_runtime.families import FAMILIES
 
-    page = (DOCS / "runtime.rst").read_text(encoding="utf-8")
-    page = page[page.index("\nModel families\n---") : page.index("\nStores\n---")]
+    page = (DOCS / "parts.rst").read_text(encoding="utf-8")
+    page = page[page.index("\nModel families\n---") :]
     listed = re.findall(r"^   \* - ``(\w+)``$", page, re.MULTILINE)
     assert [name for name in listed if name != "model_type"] == list(FAMILIES)
 
@@ -135,22 +171,39 @@ def test_every_command_is_on_the_command_line_page() -> None:
         assert f".. cli-help:: {command}\n" in page, f"docs/command_line.rst lacks {command}"
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", TEXTS, ids=shown_in_full)
 def test_mentioned_files_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    folders = "specfit_opt|specfit_runtime|docs|tests|benchmarks"
+    folders = "specfit_opt|specfit_runtime|docs|tests|benchmarks|examples"
     for mention in re.findall(rf"\b((?:{folders})/[\w/]+\.\w+)", text):
         # A build product or a measured table need not be there.
         if "_build" not in mention and not mention.startswith("benchmarks/results/"):
-            assert (ROOT / mention).exists(), f"{path.name} mentions {mention}"
+            assert (ROOT / mention).exists(), f"{shown_in_full(path)} mentions {mention}"
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(ROOT.glob("*.md")), ids=shown_in_full)
+def test_links_of_the_texts_at_the_root_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
+        assert target.startswith("https://") or (ROOT / target).exists(), target
+
+
+#: Words that stood for a picture where the field has a term; whole words, any case.
+PICTURES = ("settle", "owed", "doubt", "stock of", "luck", "in vain", "waves", "rooms")
+
+
+@pytest.mark.parametrize("path", [p for p in TEXTS if p.name != "CHANGELOG.md"], ids=shown_in_full)
+def test_plain_words(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    found = [w for w in PICTURES if re.search(rf"\b{w}s?\b", text, re.IGNORECASE)]
+    assert not found
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=shown_in_full)
 def test_mentioned_make_targets_exist(path: Path) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     for target in re.findall(r"\bmake ([a-z-]+)(?=[`\s]*(?:\s#|``|`|$))", path.read_text("utf-8")):
-        assert target in targets, f"{path.name} mentions make {target}"
+        assert target in targets, f"{shown_in_full(path)} mentions make {target}"
 
 
 # ---- docstrings

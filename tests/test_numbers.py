@@ -27,7 +27,6 @@ from specfit_opt import (
     TreeSearch,
     evaluate,
     load_instance,
-    sample_scenarios,
     save_instance,
     solve,
     solve_instance,
@@ -325,8 +324,6 @@ def test_what_a_number_allocates_is_bounded() -> None:
     with refused("300 scenarios of 3 nodes, 50 layers and 65536 experts are too many"):
         sample = np.zeros((300, 3, 50, 0), dtype=np.int16)
         ExpertRouting.from_scenarios(sample, MOST_EXPERTS)
-    with refused("scenarios"):
-        sample_scenarios(np.ones((1, 1, 2)), 1, 10**12, seed=0)
     with refused(f"the tree has {MOST_NODES + 1} nodes; at most {MOST_NODES} are taken"):
         DraftTree(np.full(MOST_NODES + 1, -1), np.ones(MOST_NODES + 1))
     with refused("levels must be a whole number from 1 to 1024, got 1000000"):

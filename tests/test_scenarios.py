@@ -1,4 +1,4 @@
-"""Uncertain routing: scenarios as one weighted coverage function, and where scenarios come from."""
+"""Uncertain routing: scenarios as one weighted coverage function."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from specfit_opt import (
     Solution,
     Status,
     evaluate,
-    sample_scenarios,
     save_instance,
     solve_instance,
 )
@@ -292,94 +291,3 @@ def test_instance_files_do_not_hold_scenarios(tmp_path: Any, extension: str) -> 
     with pytest.raises(InvalidInputError, match="this instance has 3 scenarios; save each"):
         save_instance(tmp_path / f"a.{extension}", instance)
     assert not list(tmp_path.iterdir())
-
-
-# ---- scenarios from probabilities
-
-
-def random_probabilities(rng: np.random.Generator, n: int, n_layers: int, k: int) -> Any:
-    """Return inclusion probabilities whose rows add up to ``k``."""
-    raw = rng.random((n, n_layers, 10)) ** 3 + 1e-3
-    for _ in range(50):
-        raw = np.minimum(raw * (k / raw.sum(axis=2, keepdims=True)), 1.0)
-    return raw
-
-
-@pytest.mark.parametrize("shared", [0.0, 0.4, 1.0])
-def test_samples_include_experts_as_often_as_asked(shared: float) -> None:
-    rng = np.random.default_rng(1)
-    probability = random_probabilities(rng, 3, 2, 3)
-    probability[0, 0] = [1, 1, 1, 0, 0, 0, 0, 0, 0, 0]
-    drawn = sample_scenarios(probability, 3, 4000, seed=2, shared=shared)
-    assert drawn.shape == (4000, 3, 2, 3)
-    assert (np.diff(drawn, axis=3) > 0).all()  # k distinct experts
-    used = np.zeros((4000, 3, 2, 10))
-    np.put_along_axis(used, drawn.astype(np.int64), 1.0, axis=3)
-    # Five standard deviations of 4000 draws, and a per cent for what Pareto sampling is off by.
-    assert np.abs(used.mean(axis=0) - probability).max() < 5 * 0.5 / np.sqrt(4000) + 0.01
-    assert (used[:, 0, 0] == probability[0, 0]).all()
-
-
-def test_what_nodes_share_decides_the_union() -> None:
-    rng = np.random.default_rng(3)
-    probability = np.repeat(random_probabilities(rng, 1, 2, 3), 2, axis=0)
-    q = probability[0]
-    both = np.ones(2, dtype=np.bool_)
-    for shared in (0.0, 0.5, 1.0):
-        drawn = sample_scenarios(probability, 3, 4000, seed=4, shared=shared)
-        assert (drawn[:, 0] == drawn[:, 1]).all() == (shared == 1.0)
-        share = ExpertRouting.from_scenarios(drawn, 10).union(both).mean(axis=0)
-        # Each takes the common number with probability 1/2, so both do with 1/4.
-        apart = 1.0 - (1.0 - q) ** 2
-        assert np.abs(share - (shared**2 * q + (1.0 - shared**2) * apart)).max() < 0.06
-
-
-def test_similar_nodes_draw_similar_experts() -> None:
-    rng = np.random.default_rng(5)
-    probability = random_probabilities(rng, 1, 4, 3)
-    near = np.concatenate([probability, 0.95 * probability + 0.05 * 0.3])
-    drawn = sample_scenarios(near, 3, 500, seed=6, shared=1.0)
-    apart = sample_scenarios(near, 3, 500, seed=6, shared=0.0)
-    assert (drawn[:, 0] == drawn[:, 1]).mean() > 0.9
-    assert (apart[:, 0] == apart[:, 1]).mean() < 0.7
-
-
-def test_seeds() -> None:
-    probability = random_probabilities(np.random.default_rng(7), 3, 2, 3)
-    few, many, other = (
-        sample_scenarios(probability, 3, count, seed=seed)
-        for count, seed in ((4, 8), (9, 8), (4, 9))
-    )
-    assert np.array_equal(few, many[:4])
-    assert not np.array_equal(few, other)
-
-
-def test_fewer_possible_experts_than_asked_are_padded() -> None:
-    drawn = sample_scenarios([[[0.0, 0.5, 0.0]]], 2, 3, seed=0)
-    assert drawn.tolist() == [[[[1, -1]]]] * 3
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"probabilities": [[0.5]]}, r"shape \(nodes, layers, experts\), got \(1, 1\)"),
-        ({"probabilities": [[[0.5, 1.5]]]}, r"probabilities\[0, 0, 1\] = 1.5 is no probability"),
-        ({"probabilities": [[[np.nan]]]}, r"probabilities\[0, 0, 0\] = nan"),
-        ({"k": 3}, "a node cannot use k = 3 of 2 experts"),
-        ({"k": 0}, "k must be a whole number of at least 1"),
-        ({"n_scenarios": 0}, "n_scenarios must be a whole number of at least 1"),
-        ({"n_scenarios": 2.5}, "n_scenarios must be a whole number of at least 1"),
-        ({"shared": 1.5}, "shared must be a finite number of at least 0 and at most 1, got 1.5"),
-        ({"shared": np.nan}, "shared must be a finite number"),
-    ],
-)
-def test_bad_arguments(change: dict[str, Any], message: str) -> None:
-    arguments: dict[str, Any] = {
-        "probabilities": [[[0.5, 0.5]]],
-        "k": 1,
-        "n_scenarios": 2,
-        "seed": 0,
-        **change,
-    }
-    with pytest.raises(InvalidInputError, match=message):
-        sample_scenarios(**arguments)

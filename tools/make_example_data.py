@@ -14,11 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from specfit_opt import Instance
+from specfit_opt.caches import CACHE_RULES, SimulatedCache, slots_of
 from specfit_opt.data import EXAMPLE_EXPERT_BYTES, EXAMPLE_LAYER_REPEAT
 from specfit_opt.files import Trace, load_trace, save_instance, save_trace
 from specfit_opt.profiles import load_profile
-from specfit_opt.replay import CACHES, slots_of
-from specfit_opt.replay.pool import Pool
 
 #: Prompts that are kept, one each where the drafter did well, middling and badly, and how many of
 #: their positions: together below 200 kB.
@@ -45,21 +44,21 @@ def instance_at(trace: Trace, machine: str, share: str, prompt: int, position: i
     profile = load_profile(machine)
     layer_bytes = np.full(trace.n_layers, float(EXAMPLE_EXPERT_BYTES))
     slots = slots_of(share, trace.n_experts, layer_bytes, EXAMPLE_LAYER_REPEAT)
-    cache = CACHES["lru"].make(trace.n_layers, trace.n_experts, slots)
+    cache = SimulatedCache(CACHE_RULES["lru"], slots, trace.n_layers, trace.n_experts)
     for cycle in trace.cycles():
         if cycle.prompt != prompt:
             continue
-        pool = Pool.of(cycle)
+        tree, routing = cycle.tree, cycle.routing
         if cycle.position == position:
             cost = profile.cost_model(
                 trace.n_layers,
                 trace.n_experts,
                 EXAMPLE_EXPERT_BYTES,
-                levels=pool.n_levels,
+                levels=int(tree.depth.max()),
                 layer_repeat=EXAMPLE_LAYER_REPEAT,
             )
-            return Instance(pool.tree, pool.routing.with_resident(cache.resident), cost)
-        cache.use(pool.used(pool.tree.parent < 0))
+            return Instance(tree, routing.with_resident(cache.resident), cost)
+        cache.use(routing.union(tree.parent < 0))
     raise SystemExit(f"the trace has no position {position} of prompt {prompt}")
 
 

@@ -21,10 +21,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specfit_opt.caches import slots_per_layer
 from specfit_runtime import SpecFit
 from specfit_runtime.checkpoint import ExpertIndex
 from specfit_runtime.drafters import Candidates, Drafter
-from specfit_runtime.expert_cache import default_scratch, slots_per_layer
+from specfit_runtime.expert_cache import default_scratch
 from specfit_runtime.load import attach_experts
 from specfit_runtime.report import DecodeReport
 from specfit_runtime.stores import ExpertStore, StoreCounters, Ticket

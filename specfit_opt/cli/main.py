@@ -18,7 +18,7 @@ from typing import Any, NoReturn, Protocol
 from .. import __version__, kernel
 from ..errors import SpecfitError
 from ..files.regular_file import printable
-from . import compare, export, generate, info, methods, replay, solve
+from . import compare, export, info, make_instance, methods, replay, solve
 
 #: Exit codes. 2 is what argparse uses too; the last ones are what a shell reports for a program
 #: ended by SIGINT, SIGPIPE and, with the signal's number added, SIGTERM and SIGHUP.
@@ -33,7 +33,7 @@ class Command(Protocol):
 
 
 #: The subcommands of this package.
-COMMANDS: tuple[Command, ...] = (solve, compare, replay, generate, export, methods, info)
+COMMANDS: tuple[Command, ...] = (solve, compare, replay, make_instance, export, methods, info)
 
 _DESCRIPTION = "Choose which draft subtree a mixture-of-experts model should verify."
 _EPILOG = """\

@@ -6,10 +6,11 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from ..caches import CACHE_RULES, DEFAULT_CACHE_RULE
 from ..files import Trace, load_trace
 from ..policies import POLICIES
 from ..profiles import PROFILES, load_profile
-from ..replay import CACHES, WARMUP, ReplayResult, replay, replay_table, summarise
+from ..replay import WARMUP, ReplayResult, replay, replay_table, summarise
 from ..routing_predictor import RoutingPredictor
 from ..text import format_table
 from .inputs import check_distinct
@@ -56,7 +57,10 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "(12.5%% 25%% 50%%)",
     )
     parser.add_argument(
-        "--cache-policy", choices=CACHES, default="lru", help="what the cache evicts (lru)"
+        "--cache-policy",
+        choices=CACHE_RULES,
+        default=DEFAULT_CACHE_RULE,
+        help=f"what the cache evicts ({DEFAULT_CACHE_RULE})",
     )
     parser.add_argument(
         "--expert-bytes",
@@ -96,8 +100,9 @@ def run(
     """
     profiles = [load_profile(name) for name in args.profile or ["pcie4"]]
     check_distinct("profiles", [profile.name for profile in profiles])
+    named = _traces(args)
     models: dict[tuple[int, int, int], list[Trace]] = {}
-    for trace in _traces(args):
+    for trace in named:
         shape = trace.n_layers, trace.n_experts, trace.experts.shape[2]
         models.setdefault(shape, []).append(trace)
     results: list[ReplayResult] = []
@@ -116,7 +121,10 @@ def run(
                     warmup=args.warmup,
                     progress=report,
                 )
-    _print_results(args, sorted(results, key=_cell))
+    # As they were named, which the replays by model are not.
+    names, machines = [trace.name for trace in named], [profile.name for profile in profiles]
+    results.sort(key=lambda r: (names.index(r.trace), machines.index(r.profile)))
+    _print_results(args, results)
 
 
 def _print_results(args: argparse.Namespace, results: list[ReplayResult]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import Whole
 from ..errors import DrafterError, InvalidInputError
 
 __all__ = ["AcceptanceCalibrator", "CalibrationState", "DepthState", "ReliabilityBin"]
@@ -180,10 +181,8 @@ class AcceptanceCalibrator:
                 f"cold_start (a, b) = ({a}, {b}) is out of range; a must be in {list(_SLOPES)}, "
                 f"b in {list(_INTERCEPTS)}"
             )
-        if not isinstance(window, (int, np.integer)) or window < 1:
-            raise InvalidInputError(f"window must be a positive integer, got {window!r}")
         self._cold = np.array([a, b])
-        self._window = int(window)
+        self._window: int = Whole(1)(window, "window")
         self.forget()
 
     def forget(self) -> None:

@@ -1,4 +1,4 @@
-"""Which part of a load in vain the expert cache pays back, learned while decoding."""
+"""Which part of an unneeded load the expert cache pays back, learned while decoding."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _USES_MEMORY = 2048.0
 
 
 class LoadRepayment:
-    r"""The share of its price that a load in vain costs in the long run, per layer.
+    r"""The share of its price that an unneeded load costs in the long run, per layer.
 
     An expert that only rejected nodes used stays in the cache, and the text may use it before it is
     evicted; the load is then repaid in full. Meanwhile it holds a slot, so that another expert is
     evicted earlier, which the text may miss. With
 
     * :math:`h`, the probability per committed token that the text uses a given expert that was
-      loaded in vain,
+      loaded unneeded,
     * :math:`g`, the same of an expert that was evicted,
     * :math:`\lambda`, the probability per committed token that an expert outside the cache is
       loaded, for whatever reason,
@@ -40,7 +40,7 @@ class LoadRepayment:
       at all: the fuller it is, the less is loaded,
     * :math:`\tau = \tau_0 + \frac{S}{\lambda (E - S)}`, the tokens that an unused expert stays,
 
-    a load in vain is repaid with probability :math:`1 - e^{-h \tau}`, and until it is, from
+    an unneeded load is repaid with probability :math:`1 - e^{-h \tau}`, and until it is, from
     :math:`\tau_0` on, it displaces another expert's use at the rate :math:`g`:
 
     .. math:: \mathrm{share} = e^{-h\tau} + \frac{g}{h} \left( e^{-h\tau_0} - e^{-h\tau} \right),
@@ -83,8 +83,8 @@ class LoadRepayment:
         self._resident = None
 
     @property
-    def unpaid(self) -> NDArray[np.bool_]:
-        """Experts that were loaded in vain and may yet be used, shape (L, E)."""
+    def unused(self) -> NDArray[np.bool_]:
+        """Experts of unneeded loads that may yet be used, shape (L, E)."""
         return self._drafted.watched
 
     def look(self, resident: NDArray[np.bool_]) -> None:
@@ -100,7 +100,7 @@ class LoadRepayment:
         self._resident = np.array(resident)
 
     def share(self, slots: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the share of a load's price that a load in vain costs now, shape (L,).
+        """Return the share of a load's price that an unneeded load costs now, shape (L,).
 
         Parameters
         ----------
@@ -155,7 +155,7 @@ class LoadRepayment:
             watch.wait(0.5 * tokens)  # an expert is used somewhere among the pass's tokens
             watch.end(watch.watched & needed, used=True)
             watch.wait(0.5 * tokens)
-        # What was evicted and now loaded in vain is watched as that.
+        # What was evicted and is now loaded unneeded is watched as that.
         self._evicted.end(self._evicted.watched & used, used=False)
         self._drafted.begin(used & ~needed & ~self._resident)
         keep = 1.0 - 1.0 / _MEMORY

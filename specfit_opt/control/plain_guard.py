@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..caches import CACHE_RULES, SimulatedCache
 from ..cost import CostModel
+from ..expert_union import expert_union
 from ..solution import node_time_at
-from .plain_cache import PlainCache
 from .plain_time import PlainTime
 from .speculation_budget import SpeculationBudget
 
@@ -19,23 +20,23 @@ if TYPE_CHECKING:
 
 #: Cycles after which what was seen of the wait for an expert has lost 63 % of its weight.
 _MEMORY = 64.0
-#: A cycle counts as at most this many plain passes slower than it should be: the rest is a hiccup.
-_HICCUP = 2.0
+#: A cycle counts as at most this many plain passes slower than it should be: the rest is a stall.
+_STALL = 2.0
 
 
 @dataclass(frozen=True, eq=False)
-class Stock:
-    """What was loaded in vain and may still be repaid.
+class UnneededLoads:
+    """Unneeded loads that may still be repaid.
 
     Attributes
     ----------
-    unpaid : ndarray of bool, shape (L, E)
-        Experts that were loaded in vain and may yet be used.
+    unused : ndarray of bool, shape (L, E)
+        Experts of unneeded loads that may yet be used.
     repaid : ndarray of float64, shape (L,)
         Share of a load that each of them is expected to save.
     """
 
-    unpaid: NDArray[np.bool_]
+    unused: NDArray[np.bool_]
     repaid: NDArray[np.float64]
 
 
@@ -44,18 +45,18 @@ class PlainGuard:
 
     The tokens of a text are the same whatever is verified, and the pass that verifies them shows
     their experts. So it is known what plain decoding would have loaded for them from the cache that
-    it would have had by now (`PlainCache`), and from the plain passes in between, what that would
-    have taken (`PlainTime`). The account (`SpeculationBudget`) so includes what a single cycle does
-    not show: that experts loaded in vain push out useful ones, and that others serve later tokens.
-    What they are expected to save is entered when they are loaded, and taken out again when the
-    saving itself shows or they are evicted.
+    it would have had by now (`SimulatedCache`), and from the plain passes in between, what that
+    would have taken (`PlainTime`). The account (`SpeculationBudget`) so includes what a single
+    cycle does not show: that unneeded loads push out useful ones, and that others serve
+    later tokens. What they are expected to save is entered when they are loaded, and taken out
+    again when the saving itself shows or they are evicted.
     """
 
     def __init__(self) -> None:
         self.budget = SpeculationBudget()
         self._time = PlainTime()
         self._waited = self._loads = 0.0
-        self._cache: PlainCache | None = None
+        self._cache: SimulatedCache | None = None
         self._begin()
 
     def start(self) -> None:
@@ -67,7 +68,7 @@ class PlainGuard:
         self._begun = False
         self._pass_seconds = 0.0
         self._load_seconds = 0.0
-        self._stock = 0.0
+        self._expected_savings = 0.0
 
     @property
     def allows(self) -> bool:
@@ -77,8 +78,8 @@ class PlainGuard:
     def look(self, view: DraftView) -> None:
         """See the cache and the prices before a cycle."""
         if self._cache is None:
-            n_experts = view.resident.shape[1]
-            self._cache = PlainCache(view.cache_policy, view.slots, n_experts)
+            rule = CACHE_RULES.find(view.cache_policy)
+            self._cache = SimulatedCache(rule, view.slots, *view.resident.shape)
         if not self._begun:
             self._cache.take_over(view.resident)
             self._begun = True
@@ -89,13 +90,16 @@ class PlainGuard:
     def learn(
         self,
         outcome: Outcome,
-        stock: Stock | None = None,
+        unneeded: UnneededLoads | None = None,
     ) -> None:
         """Compare a cycle with plain decoding of the same tokens."""
         if self._cache is None or not self._begun:
             return
         rows = np.searchsorted(outcome.choice.nodes, outcome.accepted)[: outcome.committed]
-        plain_misses = float(self._cache.run(outcome.experts[rows]).sum())
+        n_experts = self._cache.resident.shape[1]
+        plain_misses = 0.0
+        for token in outcome.experts[rows]:
+            plain_misses += np.count_nonzero(self._cache.use(expert_union(token[None], n_experts)))
         misses = float(outcome.misses.sum())
         keep = 1.0 - 1.0 / _MEMORY
         self._waited = keep * self._waited + outcome.transfer_seconds
@@ -107,17 +111,17 @@ class PlainGuard:
             self._time.learn(outcome.seconds, misses, *prices)
         plain = self._time.seconds(len(rows), plain_misses, *prices)
         if outcome.levels:
-            slow = plain + _HICCUP * self._time.seconds(1.0, misses, *prices)
+            slow = plain + _STALL * self._time.seconds(1.0, misses, *prices)
             gained = plain - min(outcome.seconds, slow)
         else:
             # A plain pass differs from plain decoding in what it finds in the cache alone.
             gained = plain - self._time.seconds(1.0, misses, *prices)
-        if stock is not None:
+        if unneeded is not None:
             # What plain decoding would have in its cache too is no advantage.
-            ahead = (stock.unpaid & ~self._cache.resident).sum(axis=1)
-            before, self._stock = self._stock, float(ahead @ stock.repaid)
-            gained += load * (self._stock - before)
-        self.budget.settle(plain, len(rows), gained, outcome.levels > 0)
+            ahead = (unneeded.unused & ~self._cache.resident).sum(axis=1)
+            before, self._expected_savings = self._expected_savings, float(ahead @ unneeded.repaid)
+            gained += load * (self._expected_savings - before)
+        self.budget.enter(plain, len(rows), gained, outcome.levels > 0)
 
 
 def mean_expert_time(cost: CostModel) -> float:

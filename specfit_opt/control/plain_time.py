@@ -32,7 +32,7 @@ class PlainTime:
         expected = pass_time + load_time * misses
         if not (seconds > 0.0 and expected > 0.0):
             return
-        # What is far off is a hiccup of the machine: it counts as not that far.
+        # What is far off is a stall of the machine: it counts as not that far.
         seconds = min(seconds, 3.0 * self.seconds(1.0, misses, pass_time, load_time))
         x, z, y = pass_time / expected, load_time * misses / expected, seconds / expected
         keep = 1.0 - 1.0 / _MEMORY

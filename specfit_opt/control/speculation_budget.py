@@ -49,7 +49,7 @@ class SpeculationBudget:
         self._allowance = _ALLOWANCE
         self._text = 0.0
         self._text_left = 0
-        self._owed = 0.0
+        self._to_recover = 0.0
         self._forget()
 
     def start(self) -> None:
@@ -82,7 +82,7 @@ class SpeculationBudget:
         variance = max(self._squares / self._weight - mean * mean, 0.0)
         return mean + math.sqrt(variance / self._weight) < 0.0
 
-    def settle(self, plain_seconds: float, tokens: int, gained: float, speculated: bool) -> None:
+    def enter(self, plain_seconds: float, tokens: int, gained: float, speculated: bool) -> None:
         """Enter a cycle.
 
         Parameters
@@ -107,11 +107,11 @@ class SpeculationBudget:
         if self._left or self._text_left:
             self._recover(passes)
         else:
-            self._enter(passes, speculated)
+            self._count(passes, speculated)
 
     def _recover(self, passes: float) -> None:
-        self._owed -= passes
-        if self._owed <= 0.0:
+        self._to_recover -= passes
+        if self._to_recover <= 0.0:
             self._left = self._text_left = 0
             return
         self._text_left = max(self._text_left - 1, 0)
@@ -120,7 +120,7 @@ class SpeculationBudget:
             if not self._left:
                 self._rest = min(2 * self._rest, _LONGEST_REST)  # the try has failed
 
-    def _enter(self, passes: float, speculated: bool) -> None:
+    def _count(self, passes: float, speculated: bool) -> None:
         if speculated:
             keep = 1.0 - 1.0 / _MEMORY
             self._weight = keep * self._weight + 1.0
@@ -132,13 +132,13 @@ class SpeculationBudget:
             self._sum += passes
         self._text += passes
         if self.hopeless:
-            self._owed = max(-self._sum, -self._text)
+            self._to_recover = max(-self._sum, -self._text)
             self._left = self._rest
             self._allowance = _TRY
             self._text = 0.0
             self._forget()
         elif self._text < -_TEXT:
-            self._owed = -self._text
+            self._to_recover = -self._text
             self._text, self._text_left = 0.0, _REST
         elif self._cycles >= _VERDICT and self._sum > 0.0:
             self._rest = _REST

@@ -1,11 +1,11 @@
-"""How much more is loaded in vain than was predicted, learned while decoding."""
+"""How much more unneeded loads cost than was predicted, learned while decoding."""
 
 from __future__ import annotations
 
 #: Speculative cycles after which what was seen has lost 63 % of its weight.
 _MEMORY = 64.0
-#: Rejected nodes, and what each loads in vain beyond the prediction as a share of what the root
-#: was predicted to load, that stand for experience before there is any.
+#: Rejected nodes, and what each loads beyond the prediction as a share of what the root was
+#: predicted to load, that stand for experience before there is any.
 _PRIOR_NODES, _PRIOR_SHARE = 2.0, 0.2
 #: What is left of the estimate after a cycle that drafted but verified nothing of it.
 _UNTESTED = 0.97
@@ -38,11 +38,11 @@ class WasteBias:
         return max(self._excess, 0.0) / self._rejected if self._rejected else 0.0
 
     def learn(self, excess: float, rejected: float) -> None:
-        """Take in a cycle: seconds loaded in vain beyond the predicted, expected rejections."""
+        """Take in a cycle: seconds of unneeded loads beyond the predicted, expected rejections."""
         keep = 1.0 - 1.0 / _MEMORY
         self._excess = keep * self._excess + excess
         self._rejected = keep * self._rejected + max(rejected, 0.0)
 
-    def doubt(self) -> None:
+    def fade(self) -> None:
         """Believe a little less in an estimate that kept everything from being verified."""
         self._excess *= _UNTESTED

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 class WastePrices:
-    r"""Prices of experts that count only what is loaded in vain, for a tree that grows.
+    r"""Prices of experts that count only unneeded loads, for a tree that grows.
 
     Plain decoding loads the experts of every token of the text too, unless they are in fast memory
     by then. Loading them with a draft token that turns out to be accepted is no cost of drafting,

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidInputError
+from ..expert_union import expert_prices, used_experts
 from ..instance import Instance, checked_max_nodes
 from ..limits import RATE
-from ..union import expert_prices
+
+#: A row that is no arc: name, columns, coefficients, "L" or "E", right-hand side.
+Link: TypeAlias = tuple[str, NDArray[np.int64], NDArray[np.float64], str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +47,7 @@ class ClosureModel:
     fixed: NDArray[np.bool_]
     arcs: NDArray[np.int64]
     arc_names: list[str]
-    links: list[tuple[str, NDArray[np.int64], NDArray[np.float64], str, float]]
+    links: list[Link]
     comment: list[str]
 
 
@@ -79,63 +83,29 @@ def closure_model(instance: Instance, rate: float, max_nodes: int | None = None)
             "rate must be a number of tokens per second; the ratio itself is no linear program "
             "(take the throughput of a solution)"
         )
-    tree, routing, cost = instance.tree, instance.routing, instance.cost_model
+    tree, cost = instance.tree, instance.cost_model
     n, n_roots = tree.n_nodes, tree.n_roots
     limit = n if max_nodes is None else min(checked_max_nodes(max_nodes, instance), n)
 
-    price = expert_prices(instance).reshape(-1, routing.n_experts)
-    words = routing.rows.reshape(n, len(price), -1)
-    used = np.unpackbits(words.view(np.uint8), axis=2, bitorder="little")[
-        :, :, : routing.n_experts
-    ].astype(np.bool_)
-    used &= price > 0.0
-    places = [str(layer) for layer in range(routing.n_layers)]
-    if routing.scenario_weights is not None:
-        places = [f"{m}_{layer}" for m in range(routing.n_scenarios) for layer in places]
-    node, layer, expert = (axis.tolist() for axis in np.nonzero(used))
-    layers, experts = (axis.tolist() for axis in np.nonzero(used.any(axis=0)))
-
-    columns = [f"x_{v}" for v in range(n)]
-    weights = [tree.path_prob]
-    column_of = {pair: n + i for i, pair in enumerate(zip(layers, experts, strict=True))}
-    columns += [f"y_{places[at]}_{e}" for at, e in column_of]
-    weights.append(-value * price[layers, experts])
-
+    uses = _Uses.of(instance)
+    columns = [f"x_{v}" for v in range(n)] + uses.columns
+    weights = [tree.path_prob, -value * uses.price]
     children = np.flatnonzero(tree.parent >= 0)
-    arcs = [
-        np.column_stack([children, tree.parent[children]]).astype(np.int64),
-        np.array(
-            [(v, column_of[at, e]) for v, at, e in zip(node, layer, expert, strict=True)],
-            dtype=np.int64,
-        ).reshape(-1, 2),
-    ]
-    arc_names = [f"p_{v}" for v in children.tolist()]
-    arc_names += [f"u_{v}_{places[at]}_{e}" for v, at, e in zip(node, layer, expert, strict=True)]
+    parents = np.column_stack([children, tree.parent[children]]).astype(np.int64)
+    arc_names = [f"p_{v}" for v in children.tolist()] + uses.arc_names
 
-    links: list[tuple[str, NDArray[np.int64], NDArray[np.float64], str, float]] = []
-    nodes = np.arange(n)
-    n_sizes = 0
+    links: list[Link] = []
+    sizes = np.zeros(0, dtype=np.int64)
     if isinstance(cost.node_time, float):
         weights[0] = tree.path_prob - value * cost.node_time
         if limit < n:
-            links.append(("max_nodes", nodes, np.ones(n), "L", float(limit)))
+            links.append(("max_nodes", np.arange(n), np.ones(n), "L", float(limit)))
     else:
         table = cost.node_table(n)
         sizes = n_roots + np.flatnonzero(np.isfinite(table[n_roots : limit + 1]))
-        n_sizes = len(sizes)
-        switches = len(columns) + np.arange(n_sizes)
+        links = _size_links(n, len(columns), sizes)
         columns += [f"s_{k}" for k in sizes.tolist()]
         weights.append(-value * table[sizes])
-        links.append(
-            (
-                "size",
-                np.concatenate([nodes, switches]),
-                np.concatenate([np.ones(n), -sizes.astype(np.float64)]),
-                "E",
-                0.0,
-            )
-        )
-        links.append(("one_size", switches, np.ones(n_sizes), "E", 1.0))
     columns.append("constant")
     weights.append(np.array([-value * cost.fixed_time]))
 
@@ -144,17 +114,59 @@ def closure_model(instance: Instance, rate: float, max_nodes: int | None = None)
     fixed[-1] = True
     binary = np.zeros(len(columns), dtype=np.bool_)
     binary[:n] = True
-    binary[len(columns) - 1 - n_sizes : -1] = True
+    binary[len(columns) - 1 - len(sizes) : -1] = True
     return ClosureModel(
         columns=columns,
         objective=np.concatenate(weights),
         binary=binary & ~fixed,
         fixed=fixed,
-        arcs=np.concatenate(arcs),
+        arcs=np.concatenate([parents, uses.arcs]),
         arc_names=arc_names,
         links=links,
-        comment=_comment(instance, value, None if max_nodes is None else limit, n_sizes > 0),
+        comment=_comment(instance, value, None if max_nodes is None else limit, len(sizes) > 0),
     )
+
+
+@dataclass(frozen=True)
+class _Uses:
+    """The experts that cost something, as columns after the nodes', and who uses them."""
+
+    columns: list[str]
+    price: NDArray[np.float64]  # of each, in seconds
+    arcs: NDArray[np.int64]  # from a node to the column of an expert that it uses
+    arc_names: list[str]
+
+    @classmethod
+    def of(cls, instance: Instance) -> _Uses:
+        routing, n = instance.routing, instance.tree.n_nodes
+        price = expert_prices(instance).reshape(-1, routing.n_experts)
+        used = used_experts(routing).reshape(n, *price.shape) & (price > 0.0)
+        places = [str(layer) for layer in range(routing.n_layers)]
+        if routing.scenario_weights is not None:
+            places = [f"{m}_{layer}" for m in range(routing.n_scenarios) for layer in places]
+        layers, experts = np.nonzero(used.any(axis=0))
+        pairs = list(zip(layers.tolist(), experts.tolist(), strict=True))
+        column_of = {pair: n + i for i, pair in enumerate(pairs)}
+        uses = [
+            (v, column_of[at, e], f"{places[at]}_{e}") for v, at, e in np.argwhere(used).tolist()
+        ]
+        return cls(
+            columns=[f"y_{places[at]}_{e}" for at, e in pairs],
+            price=price[layers, experts],
+            arcs=np.array([(v, column) for v, column, _ in uses], dtype=np.int64).reshape(-1, 2),
+            arc_names=[f"u_{v}_{name}" for v, _, name in uses],
+        )
+
+
+def _size_links(n_nodes: int, first: int, sizes: NDArray[np.int64]) -> list[Link]:
+    """Return the rows that choose one of ``sizes`` by columns from ``first`` on."""
+    switches = first + np.arange(len(sizes))
+    columns = np.concatenate([np.arange(n_nodes), switches])
+    signs = np.concatenate([np.ones(n_nodes), -sizes.astype(np.float64)])
+    return [
+        ("size", columns, signs, "E", 0.0),
+        ("one_size", switches, np.ones(len(sizes)), "E", 1.0),
+    ]
 
 
 def _comment(instance: Instance, rate: float, limit: int | None, sized: bool) -> list[str]:

@@ -46,9 +46,10 @@ from ..cost import CostModel
 from ..errors import InvalidInputError
 from ..instance import Instance
 from ..routing import ExpertRouting
-from ..tree import PROBABILITY_TOLERANCE, DraftTree
+from ..tree import DraftTree
 from .archive import Field, named, read_archive
 from .atomic import atomic_write
+from .trace_checks import check_trace
 
 FIELDS = (
     Field("cycle_start", ("int64",), ("C+1",)),
@@ -215,12 +216,7 @@ class Trace:
         }
         for key, value in put.items():
             object.__setattr__(self, key, value)
-        _check_shapes(self)
-        _check_cycles(self)
-        _check_positions(self)
-        _check_nodes(self)
-        _check_accepted(self)
-        _check_experts(self)
+        check_trace(self)
         object.__setattr__(self, "_cycles", {})
 
     @property
@@ -433,176 +429,3 @@ def _ids(value: ArrayLike) -> NDArray[np.integer]:
     ids = np.asarray(value)
     dtype = np.int16 if ids.dtype == np.int16 else np.int32
     return integer_array(value, "experts", 3, dtype)
-
-
-def _check_shapes(trace: Trace) -> None:
-    n, cycles = len(trace.parent), len(trace.cycle_start) - 1
-    for name in ("token", "path_prob", "depth", "accepted", "experts"):
-        array = getattr(trace, name)
-        if array.shape[:1] != (n,) or array.ndim != (3 if name == "experts" else 1):
-            raise InvalidInputError(
-                f"parent has {n} nodes but {name} has shape {array.shape}; give one entry per node"
-            )
-    states = trace.states
-    if states is not None and (states.ndim != 2 or len(states) != n or not states.shape[1]):
-        raise InvalidInputError(
-            f"parent has {n} nodes but states has shape {states.shape}; give one row per node"
-        )
-    for name in ("prompt", "position"):
-        if len(getattr(trace, name)) != cycles:
-            raise InvalidInputError(
-                f"cycle_start has {cycles + 1} entries but {name} has {len(getattr(trace, name))}; "
-                "give one offset per cycle and the number of nodes at the end"
-            )
-
-
-def _check_cycles(trace: Trace) -> None:
-    start, n = trace.cycle_start, len(trace.parent)
-    if len(start) < 2:
-        raise InvalidInputError("the trace has no cycle; cycle_start needs at least 0 and N")
-    if start[0] != 0 or start[-1] != n:
-        raise InvalidInputError(
-            f"cycle_start runs from {start[0]} to {start[-1]} but must run from 0 to the number "
-            f"of nodes, {n}"
-        )
-    falls = np.flatnonzero(np.diff(start) <= 0)
-    if falls.size:
-        i = int(falls[0])
-        raise InvalidInputError(
-            f"cycle_start[{i + 1}] = {start[i + 1]} does not exceed cycle_start[{i}] = "
-            f"{start[i]}; offsets must ascend, since every cycle has its root"
-        )
-
-
-def _check_positions(trace: Trace) -> None:
-    prompt, position = trace.prompt, trace.position
-    for name, array in (("prompt", prompt), ("position", position)):
-        negative = np.flatnonzero(array < 0)
-        if negative.size:
-            i = int(negative[0])
-            raise InvalidInputError(f"{name}[{i}] = {array[i]} is negative; count from 0")
-    same = prompt[1:] == prompt[:-1]
-    gaps = np.flatnonzero(same & (np.diff(position) != 1))
-    if gaps.size:
-        i = int(gaps[0]) + 1
-        raise InvalidInputError(
-            f"cycle {i} of prompt {prompt[i]} is at position {position[i]} but the one before at "
-            f"{position[i - 1]}; record one cycle per position, in order"
-        )
-    begins = prompt[np.concatenate(([True], ~same))]
-    values, counts = np.unique(begins, return_counts=True)
-    if (counts > 1).any():
-        raise InvalidInputError(
-            f"prompt {values[counts > 1][0]} comes back after another prompt; keep its cycles "
-            "together"
-        )
-
-
-def _check_nodes(trace: Trace) -> None:
-    start = trace.cycle_start
-    base = np.repeat(start[:-1], np.diff(start))
-    local = np.arange(trace.n_nodes) - base
-    parent = trace.parent
-    is_root = parent == -1
-    lost = np.flatnonzero((local == 0) & ~is_root)
-    if lost.size:
-        raise _node_error(
-            trace, lost[0], f"parent = {parent[lost[0]]}; a cycle begins with its root (-1)"
-        )
-    bad = np.flatnonzero((local > 0) & ((parent < 0) | (parent >= local)))
-    if bad.size:
-        v = int(bad[0])
-        raise _node_error(
-            trace,
-            v,
-            f"parent = {parent[v]}; it must be a node of the same cycle that comes earlier, 0 to "
-            f"{local[v] - 1} (a cycle has one root)",
-        )
-    above = np.where(is_root, 0, base + parent)
-    expected = np.where(is_root, 0, trace.depth[above].astype(np.int64) + 1)
-    wrong = np.flatnonzero(trace.depth != expected)
-    if wrong.size:
-        v = int(wrong[0])
-        raise _node_error(trace, v, f"depth = {trace.depth[v]} but parents give {expected[v]}")
-    prob = trace.path_prob
-    wrong = np.flatnonzero(~((prob >= 0.0) & (prob <= 1.0 + PROBABILITY_TOLERANCE)))
-    if wrong.size:
-        v = int(wrong[0])
-        raise _node_error(trace, v, f"path_prob = {prob[v]}; it must be in [0, 1]")
-    wrong = np.flatnonzero(is_root & (np.abs(prob - 1.0) > PROBABILITY_TOLERANCE))
-    if wrong.size:
-        v = int(wrong[0])
-        raise _node_error(trace, v, f"path_prob = {prob[v]}; a root is committed, give it 1")
-    rises = prob.astype(np.float64) - prob[above] > PROBABILITY_TOLERANCE
-    wrong = np.flatnonzero(~is_root & rises)
-    if wrong.size:
-        v = int(wrong[0])
-        raise _node_error(
-            trace,
-            v,
-            f"path_prob = {prob[v]} exceeds that of its parent, {prob[above[v]]}; give the product "
-            "along the path",
-        )
-    negative = np.flatnonzero(trace.token < 0)
-    if negative.size:
-        v = int(negative[0])
-        raise _node_error(trace, v, f"token = {trace.token[v]}; token ids count from 0")
-
-
-def _check_accepted(trace: Trace) -> None:
-    start = trace.cycle_start
-    base = np.repeat(start[:-1], np.diff(start))
-    is_root = trace.parent < 0
-    accepted = trace.accepted
-    refused = np.flatnonzero(is_root & ~accepted)
-    if refused.size:
-        raise _node_error(
-            trace, refused[0], "the root is not accepted; it is committed, so it always is"
-        )
-    above = np.where(is_root, 0, base + trace.parent)
-    orphans = np.flatnonzero(accepted & ~is_root & ~accepted[above])
-    if orphans.size:
-        v = int(orphans[0])
-        raise _node_error(trace, v, f"it is accepted but its parent {trace.parent[v]} is not")
-    followers = np.flatnonzero(accepted & ~is_root)
-    values, first, counts = np.unique(above[followers], return_index=True, return_counts=True)
-    forks = np.flatnonzero(counts > 1)
-    if forks.size:
-        fork = int(values[forks[0]])
-        raise _node_error(
-            trace,
-            int(followers[first[forks[0]]]),
-            f"two children of its parent {trace.parent[followers[first[forks[0]]]]} are accepted; "
-            f"greedy acceptance is a single path (node {fork} of the file forks)",
-        )
-
-
-def _check_experts(trace: Trace) -> None:
-    n_experts, ids = trace.n_experts, trace.experts
-    outside = (ids < -1) | (ids >= n_experts)
-    if outside.any():
-        v, layer, slot = (int(i) for i in np.argwhere(outside)[0])
-        raise _node_error(
-            trace,
-            v,
-            f"expert {ids[v, layer, slot]} in layer {layer}, slot {slot}; ids are 0 to "
-            f"{n_experts - 1}, -1 pads",
-        )
-    size = trace.expert_bytes
-    if size is None:
-        return
-    if size.shape != (trace.n_layers,):
-        raise InvalidInputError(
-            f"expert_bytes has shape {size.shape} but experts has {trace.n_layers} layers"
-        )
-    wrong = np.flatnonzero(size <= 0)
-    if wrong.size:
-        raise InvalidInputError(
-            f"expert_bytes[{wrong[0]}] = {size[wrong[0]]}; an expert has a positive size in bytes"
-        )
-
-
-def _node_error(trace: Trace, node: int, what: str) -> InvalidInputError:
-    cycle = int(np.searchsorted(trace.cycle_start, node, side="right")) - 1
-    local = int(node) - int(trace.cycle_start[cycle])
-    return InvalidInputError(f"cycle {cycle}, node {local} (node {int(node)} of the file): {what}")

@@ -218,10 +218,31 @@ cdef void measure(
     figures.price += price_of(p.price, s.union_row)
 
 
+cdef struct Shared:
+    # The experts that several core nodes use. Some have the same users: one stands for its group.
+    int64_t n                   # experts
+    int64_t n_words             # words of a row that hold one
+    int64_t uses                # pairs of a core node and one of them
+    int64_t n_groups
+    int32_t *word               # [n_words] where in a row
+    int32_t *number             # [n_words * 64] of the expert of each bit of these words
+    double *weight              # [n] lambda times price; of a group, at the one that stands for it
+    uint64_t *key               # [n] of the set of users: which they are, or a hash of it
+    int32_t *n_users            # [n]
+    int32_t *start              # [n + 1] into users
+    int32_t *users              # [uses] core nodes, by expert
+    int32_t *filled             # [n] while users are listed
+    int32_t *use_expert         # [uses] the uses in the order of the core nodes
+    int32_t *use_node           # [uses]
+    int32_t *groups             # [n] the experts that stand for a group
+    int32_t *table              # [table_slots(n)] hash table of groups by their key
+
+
 cdef Outcome cut(const Problem *p, Scratch *s, Answer *answer, double lam, int64_t n_core) noexcept nogil:
     """Decide the `n_core` open nodes, which persistency leaves open, by a minimum cut."""
     cdef Outcome outcome
-    cdef int64_t i, v, uses, n_bits, n_words
+    cdef Shared shared
+    cdef int64_t i, v
     cdef double profits = 0.0
     answer.cuts += 1
     answer.core_nodes = max(answer.core_nodes, n_core)
@@ -233,42 +254,40 @@ cdef Outcome cut(const Problem *p, Scratch *s, Answer *answer, double lam, int64
         for i in range(n_core):
             s.state[s.open_nodes[i]] = OUT
         return DONE
-    count_uses(p, s, n_core, &n_bits, &n_words, &uses)
-    if uses > <int64_t> 1 << 29:  # arcs are numbered in 32 bits
+    count_uses(p, s, n_core, &shared)
+    if shared.uses > <int64_t> 1 << 29:  # arcs are numbered in 32 bits
         return NO_MEMORY
-    if sf_arena_open(&s.flow_arena, cut_room(n_core, n_bits, n_words, uses)) != 0:
+    if sf_arena_open(&s.flow_arena, cut_room(n_core, &shared)) != 0:
         return NO_MEMORY
-    outcome = cut_in_arena(p, s, answer, lam, n_core, n_bits, n_words, uses, profits)
+    outcome = cut_in_arena(p, s, answer, lam, n_core, &shared, profits)
     sf_arena_close(&s.flow_arena)
     return outcome
 
 
-cdef void count_uses(
-    const Problem *p, Scratch *s, int64_t n_core, int64_t *n_bits, int64_t *n_words, int64_t *uses
-) noexcept nogil:
+cdef void count_uses(const Problem *p, Scratch *s, int64_t n_core, Shared *shared) noexcept nogil:
     """Count the experts that several core nodes use, the words that hold them, and the uses."""
     cdef int64_t i, j, words = p.price.words
     cdef int64_t all, own
     p.price.ops.count(s.twice, s.zero, s.twice, words, &all, &own)
-    n_bits[0] = own
-    n_words[0] = 0
+    shared.n = own
+    shared.n_words = 0
     for j in range(words):
-        n_words[0] += s.twice[j] != 0
-    uses[0] = 0
+        shared.n_words += s.twice[j] != 0
+    shared.uses = 0
     for i in range(n_core):
         p.price.ops.count(row_of(p, s, s.open_nodes[i]), s.zero, s.twice, words, &all, &own)
-        uses[0] += own
+        shared.uses += own
 
 
-cdef size_t cut_room(int64_t n_core, int64_t n_bits, int64_t n_words, int64_t uses) noexcept nogil:
+cdef size_t cut_room(int64_t n_core, const Shared *shared) noexcept nogil:
     """Bytes of the arrays of cut_in_arena."""
-    cdef int64_t nodes = n_core + n_bits
-    cdef int64_t arcs = 2 * (n_core + uses)
+    cdef int64_t nodes = n_core + shared.n
+    cdef int64_t arcs = 2 * (n_core + shared.uses)
     cdef size_t room = 0
-    room += sf_arena_room(n_words * 4) + sf_arena_room(n_words * 256)
-    room += sf_arena_room(n_bits * 8) * 2 + sf_arena_room(n_bits * 4) * 3
-    room += sf_arena_room((n_bits + 1) * 4) + sf_arena_room(uses * 4) * 3
-    room += sf_arena_room(table_slots(n_bits) * 4)
+    room += sf_arena_room(shared.n_words * 4) + sf_arena_room(shared.n_words * 256)
+    room += sf_arena_room(shared.n * 8) * 2 + sf_arena_room(shared.n * 4) * 3
+    room += sf_arena_room((shared.n + 1) * 4) + sf_arena_room(shared.uses * 4) * 3
+    room += sf_arena_room(table_slots(shared.n) * 4)
     room += sf_arena_room(arcs * 4) * 2 + sf_arena_room(arcs * 8)
     room += sf_arena_room((nodes + 1) * 4) * 5 + sf_arena_room(nodes * 8) * 2
     return room
@@ -290,132 +309,179 @@ cdef inline uint64_t scramble(uint64_t x) noexcept nogil:
 
 
 cdef Outcome cut_in_arena(
-    const Problem *p, Scratch *s, Answer *answer, double lam,
-    int64_t n_core, int64_t n_bits, int64_t n_words, int64_t uses, double profits,
+    const Problem *p, Scratch *s, Answer *answer, double lam, int64_t n_core, Shared *shared,
+    double profits,
 ) noexcept nogil:
-    cdef int64_t words = p.price.words, slots = table_slots(n_bits)
-    cdef sf_arena *arena = &s.flow_arena
-    cdef Network g
-    cdef const uint64_t *row
-    cdef uint64_t x, key
-    cdef int64_t i, j, v, e, r, w, slot, count, n_groups = 0, n_arcs = 0
-    cdef double scale
-    cdef bint small = n_core <= 64  # a set of users is one word: equal keys are equal sets
-    cdef int64_t infinite = <int64_t> 1 << 54
-    cdef Outcome outcome
-    # Words with shared experts, and the number of each such expert by its bit.
-    cdef int32_t *word = <int32_t *> sf_arena_take(arena, n_words * 4)
-    cdef int32_t *number = <int32_t *> sf_arena_take(arena, n_words * 256)
-    # Per shared expert: key of its users, weight, number of users, where its users start.
-    cdef uint64_t *keys = <uint64_t *> sf_arena_take(arena, n_bits * 8)
-    cdef double *weights = <double *> sf_arena_take(arena, n_bits * 8)
-    cdef int32_t *n_users = <int32_t *> sf_arena_take(arena, n_bits * 4)
-    cdef int32_t *filled = <int32_t *> sf_arena_take(arena, n_bits * 4)
-    cdef int32_t *groups = <int32_t *> sf_arena_take(arena, n_bits * 4)
-    cdef int32_t *start = <int32_t *> sf_arena_take(arena, (n_bits + 1) * 4)
-    cdef int32_t *use_expert = <int32_t *> sf_arena_take(arena, uses * 4)
-    cdef int32_t *use_node = <int32_t *> sf_arena_take(arena, uses * 4)
-    cdef int32_t *users = <int32_t *> sf_arena_take(arena, uses * 4)
-    cdef int32_t *table = <int32_t *> sf_arena_take(arena, slots * 4)
-    if arena.failed:
-        return NO_MEMORY
-    memset(keys, 0, n_bits * 8)
-    memset(n_users, 0, n_bits * 4)
-    count = 0
-    e = 0
-    for j in range(words):
-        x = s.twice[j]
-        if x == 0:
-            continue
-        word[at(count, n_words)] = <int32_t> j
-        while x:
-            number[64 * count + lowest(x)] = <int32_t> e
-            weights[at(e, n_bits)] = lam * bit_price(p.price, j, lowest(x))
-            e += 1
-            x &= x - 1
-        count += 1
-    count = 0
-    for i in range(n_core):
-        row = row_of(p, s, s.open_nodes[i])
-        key = <uint64_t> 1 << i if small else scramble(i)
-        for w in range(n_words):
-            x = row[word[w]] & s.twice[word[w]]
-            while x:
-                e = number[64 * w + lowest(x)]
-                keys[at(e, n_bits)] ^= key
-                n_users[e] += 1
-                use_expert[at(count, uses)] = <int32_t> e
-                use_node[count] = <int32_t> i
-                count += 1
-                x &= x - 1
-    count = 0
-    for e in range(n_bits):
-        start[e] = <int32_t> count
-        filled[e] = <int32_t> count
-        count += n_users[e]
-    start[n_bits] = <int32_t> count
-    for i in range(uses):
-        e = use_expert[i]
-        users[at(filled[e], uses)] = use_node[i]
-        filled[e] += 1
-    # Merge experts with equal sets of users.
-    memset(table, 0xff, slots * 4)
-    for e in range(n_bits):
-        slot = <int64_t> (scramble(keys[e]) & <uint64_t> (slots - 1))
-        r = e
-        while table[slot] >= 0:
-            r = table[slot]
-            if keys[r] == keys[e] and (
-                small
-                or n_users[r] == n_users[e]
-                and memcmp(users + start[r], users + start[e], n_users[e] * sizeof(int32_t)) == 0
-            ):
-                break
-            slot = (slot + 1) & (slots - 1)
-        if table[slot] < 0:
-            table[slot] = <int32_t> e
-            groups[n_groups] = <int32_t> e
-            n_groups += 1
-        else:
-            weights[r] += weights[e]
-    answer.core_elements = max(answer.core_elements, n_groups)
+    """Decide the core by a network of its nodes and of the groups of experts that they share.
 
-    g.n_nodes = n_core + n_groups
-    g.n_arcs = 2 * (n_core + uses)
-    g.head = <int32_t *> sf_arena_take(arena, g.n_arcs * 4)
-    g.arcs = <int32_t *> sf_arena_take(arena, g.n_arcs * 4)
-    g.residual = <int64_t *> sf_arena_take(arena, g.n_arcs * 8)
-    g.start = <int32_t *> sf_arena_take(arena, (g.n_nodes + 1) * 4)
-    g.level = <int32_t *> sf_arena_take(arena, g.n_nodes * 4)
-    g.cursor = <int32_t *> sf_arena_take(arena, g.n_nodes * 4)
-    g.queue = <int32_t *> sf_arena_take(arena, g.n_nodes * 4)
-    g.path = <int32_t *> sf_arena_take(arena, g.n_nodes * 4)
-    g.supply = <int64_t *> sf_arena_take(arena, g.n_nodes * 8)
-    g.demand = <int64_t *> sf_arena_take(arena, g.n_nodes * 8)
-    if arena.failed:
+    A closure of maximum weight is a minimum cut (Picard 1976): the source supplies a node with what
+    it brings, the sink demands what it costs; arcs that no cut can afford lead from a node to its
+    parent and to its experts. Experts that the same nodes use are bought together or not at all, so
+    a group is one vertex. What the source still reaches, past a maximum flow, is the least closure.
+    """
+    cdef Network g
+    cdef Outcome outcome
+    cdef int64_t i
+    if shared_open(&s.flow_arena, shared) != DONE:
         return NO_MEMORY
-    memset(g.cursor, 0, g.n_nodes * 4)
-    scale = 4503599627370496.0 / profits  # 2^52
-    for i in range(n_core):
-        v = s.open_nodes[i]
-        # A node must bring more than rounding could, here as in the bounds.
-        g.supply[i] = scaled(s.own[v] - TIE * s.total, scale, infinite)
-        g.demand[i] = scaled(TIE * s.total - s.own[v], scale, infinite)
-        if s.state[p.parent[v]] == OPEN:
-            add_arc(&g, &n_arcs, i, s.core_index[p.parent[v]], infinite, 0)
-    for i in range(n_groups):
-        e = groups[i]
-        g.supply[n_core + i] = 0
-        g.demand[n_core + i] = scaled(weights[e], scale, infinite)
-        for j in range(start[e], start[e + 1]):
-            add_arc(&g, &n_arcs, users[j], n_core + i, infinite, 0)
-    index_arcs(&g, n_arcs)
+    number_experts(p, s, lam, shared)
+    list_users(p, s, n_core, shared)
+    group_by_users(n_core, shared)
+    answer.core_elements = max(answer.core_elements, shared.n_groups)
+    if network_open(&s.flow_arena, &g, n_core + shared.n_groups, 2 * (n_core + shared.uses)) != DONE:
+        return NO_MEMORY
+    build_network(p, s, n_core, shared, profits, &g)
     outcome = saturate(p, s, &g)
     if outcome != DONE:
         return outcome
     for i in range(n_core):
         s.state[s.open_nodes[i]] = IN if g.level[i] >= 0 else OUT
     return DONE
+
+
+cdef Outcome shared_open(sf_arena *arena, Shared *e) noexcept nogil:
+    e.word = <int32_t *> sf_arena_take(arena, e.n_words * 4)
+    e.number = <int32_t *> sf_arena_take(arena, e.n_words * 256)
+    e.key = <uint64_t *> sf_arena_take(arena, e.n * 8)
+    e.weight = <double *> sf_arena_take(arena, e.n * 8)
+    e.n_users = <int32_t *> sf_arena_take(arena, e.n * 4)
+    e.filled = <int32_t *> sf_arena_take(arena, e.n * 4)
+    e.groups = <int32_t *> sf_arena_take(arena, e.n * 4)
+    e.start = <int32_t *> sf_arena_take(arena, (e.n + 1) * 4)
+    e.use_expert = <int32_t *> sf_arena_take(arena, e.uses * 4)
+    e.use_node = <int32_t *> sf_arena_take(arena, e.uses * 4)
+    e.users = <int32_t *> sf_arena_take(arena, e.uses * 4)
+    e.table = <int32_t *> sf_arena_take(arena, table_slots(e.n) * 4)
+    return NO_MEMORY if arena.failed else DONE
+
+
+cdef void number_experts(const Problem *p, Scratch *s, double lam, Shared *shared) noexcept nogil:
+    """Number the shared experts in the order of their bits, and weigh them."""
+    cdef int64_t j, e = 0, w = 0
+    cdef uint64_t x
+    for j in range(p.price.words):
+        x = s.twice[j]
+        if x == 0:
+            continue
+        shared.word[at(w, shared.n_words)] = <int32_t> j
+        while x:
+            shared.number[64 * w + lowest(x)] = <int32_t> e
+            shared.weight[at(e, shared.n)] = lam * bit_price(p.price, j, lowest(x))
+            e += 1
+            x &= x - 1
+        w += 1
+
+
+cdef void list_users(const Problem *p, Scratch *s, int64_t n_core, Shared *shared) noexcept nogil:
+    """List the users of every shared expert.
+
+    One pass over the rows writes the uses by node and counts them by expert; a second one sorts them
+    by expert, for a row costs more to read than the list.
+    """
+    cdef const uint64_t *row
+    cdef uint64_t x, key
+    cdef int64_t i, e, w, count = 0
+    memset(shared.key, 0, shared.n * 8)
+    memset(shared.n_users, 0, shared.n * 4)
+    for i in range(n_core):
+        row = row_of(p, s, s.open_nodes[i])
+        key = <uint64_t> 1 << i if n_core <= 64 else scramble(i)
+        for w in range(shared.n_words):
+            x = row[shared.word[w]] & s.twice[shared.word[w]]
+            while x:
+                e = shared.number[64 * w + lowest(x)]
+                shared.key[at(e, shared.n)] ^= key
+                shared.n_users[e] += 1
+                shared.use_expert[at(count, shared.uses)] = <int32_t> e
+                shared.use_node[count] = <int32_t> i
+                count += 1
+                x &= x - 1
+    count = 0
+    for e in range(shared.n):
+        shared.start[e] = <int32_t> count
+        shared.filled[e] = <int32_t> count
+        count += shared.n_users[e]
+    shared.start[shared.n] = <int32_t> count
+    for i in range(shared.uses):
+        e = shared.use_expert[i]
+        shared.users[at(shared.filled[e], shared.uses)] = shared.use_node[i]
+        shared.filled[e] += 1
+
+
+cdef void group_by_users(int64_t n_core, Shared *shared) noexcept nogil:
+    """Let the first expert of every set of users stand for all that have it, with their weight.
+
+    Up to 64 core nodes the key is the set itself; beyond, equal keys call for a comparison.
+    """
+    cdef int64_t e, r, slot, slots = table_slots(shared.n)
+    cdef bint exact = n_core <= 64
+    shared.n_groups = 0
+    memset(shared.table, 0xff, slots * 4)
+    for e in range(shared.n):
+        slot = <int64_t> (scramble(shared.key[e]) & <uint64_t> (slots - 1))
+        r = e
+        while shared.table[slot] >= 0:
+            r = shared.table[slot]
+            if shared.key[r] == shared.key[e] and (exact or same_users(shared, r, e)):
+                break
+            slot = (slot + 1) & (slots - 1)
+        if shared.table[slot] < 0:
+            shared.table[slot] = <int32_t> e
+            shared.groups[shared.n_groups] = <int32_t> e
+            shared.n_groups += 1
+        else:
+            shared.weight[r] += shared.weight[e]
+
+
+cdef inline bint same_users(const Shared *e, int64_t a, int64_t b) noexcept nogil:
+    return (
+        e.n_users[a] == e.n_users[b]
+        and memcmp(e.users + e.start[a], e.users + e.start[b], e.n_users[b] * sizeof(int32_t)) == 0
+    )
+
+
+cdef Outcome network_open(
+    sf_arena *arena, Network *g, int64_t n_nodes, int64_t n_arcs
+) noexcept nogil:
+    g.n_nodes = n_nodes
+    g.n_arcs = n_arcs
+    g.head = <int32_t *> sf_arena_take(arena, n_arcs * 4)
+    g.arcs = <int32_t *> sf_arena_take(arena, n_arcs * 4)
+    g.residual = <int64_t *> sf_arena_take(arena, n_arcs * 8)
+    g.start = <int32_t *> sf_arena_take(arena, (n_nodes + 1) * 4)
+    g.level = <int32_t *> sf_arena_take(arena, n_nodes * 4)
+    g.cursor = <int32_t *> sf_arena_take(arena, n_nodes * 4)
+    g.queue = <int32_t *> sf_arena_take(arena, n_nodes * 4)
+    g.path = <int32_t *> sf_arena_take(arena, n_nodes * 4)
+    g.supply = <int64_t *> sf_arena_take(arena, n_nodes * 8)
+    g.demand = <int64_t *> sf_arena_take(arena, n_nodes * 8)
+    if arena.failed:
+        return NO_MEMORY
+    memset(g.cursor, 0, n_nodes * 4)
+    return DONE
+
+
+cdef void build_network(
+    const Problem *p, Scratch *s, int64_t n_core, const Shared *shared, double profits, Network *g
+) noexcept nogil:
+    """Add the core nodes, then the groups, with capacities in units of 2^-52 of all profits."""
+    cdef int64_t i, j, v, e, n_arcs = 0
+    cdef int64_t infinite = <int64_t> 1 << 54
+    cdef double scale = 4503599627370496.0 / profits  # 2^52
+    for i in range(n_core):
+        v = s.open_nodes[i]
+        # A node must bring more than rounding could, here as in the bounds.
+        g.supply[i] = scaled(s.own[v] - TIE * s.total, scale, infinite)
+        g.demand[i] = scaled(TIE * s.total - s.own[v], scale, infinite)
+        if s.state[p.parent[v]] == OPEN:
+            add_arc(g, &n_arcs, i, s.core_index[p.parent[v]], infinite, 0)
+    for i in range(shared.n_groups):
+        e = shared.groups[i]
+        g.supply[n_core + i] = 0
+        g.demand[n_core + i] = scaled(shared.weight[e], scale, infinite)
+        for j in range(shared.start[e], shared.start[e + 1]):
+            add_arc(g, &n_arcs, shared.users[j], n_core + i, infinite, 0)
+    index_arcs(g, n_arcs)
 
 
 cdef inline int64_t scaled(double value, double scale, int64_t infinite) noexcept nogil:

@@ -105,11 +105,9 @@ def solve(
     Parameters
     ----------
     parent : ndarray of int32, shape (n,)
-    path_prob : ndarray of float64, shape (n,)
-    rows : ndarray of uint64, shape (n, L * ceil(E / 64))
-    resident : ndarray of bool, shape (L, E)
-    expert_time : ndarray of float64, shape (L,) or (L, E)
-    resident_time, fixed_time : float
+    path_prob, rows, resident, expert_time, resident_time
+        As for :func:`evaluate`.
+    fixed_time : float
         Seconds.
     node_time : float or ndarray of float64, shape (>= n + 1,)
     rate : float
@@ -750,6 +748,7 @@ class _Problem:
         eps = _TIE * self.total
         gain = [p - price - lam * x for p, x in zip(self.prob, self.extra, strict=True)]
         unsure = [v for v in alive if state[v] == _OPEN]
+
         def late() -> _Deadline:
             # Roots are not charged for the node price.
             chosen = [v for v in range(self.n) if state[v] == _IN]
@@ -957,8 +956,16 @@ def _least_closure(
         arc(e, sink, min(round(weight * scale), infinite))
         for v in _bits(mask):
             arc(v, e, infinite)
+    reached = _saturated(graph, source, sink, is_late)
+    return None if reached is None else [v in reached for v in range(n)]
+
+
+def _saturated(
+    graph: list[list[list[int]]], source: int, sink: int, is_late: Callable[[], bool]
+) -> dict[int, int] | None:
+    """Send a maximum flow and return what the source still reaches, or None when time is up."""
     # Dinic: a level graph, then a blocking flow in it. The sink is further away in each phase than
-    # in the last, so there are at most n + m of them.
+    # in the last, so there are at most as many phases as vertices.
     while True:
         level = {source: 0}
         queue = [source]
@@ -968,7 +975,7 @@ def _least_closure(
                     level[head] = level[tail] + 1
                     queue.append(head)
         if sink not in level:
-            return [v in level for v in range(n)]
+            return level
         cursor = [0] * len(graph)
         path: list[list[int]] = []
         v = source

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from ..checks import Whole
 from ..errors import InvalidInputError
+from ..expert_union import expert_prices, used_experts
 from ..instance import Instance
 from ..kernel import interrupt
 from ..solution import Solution, Status, build_solution
-from ..union import expert_prices, used_experts
 from ._sizes import allowed_sizes
 from .method import Method
 
@@ -63,7 +63,7 @@ def select(
     """
     deadline = math.inf if time_limit is None else time.perf_counter() + time_limit
     max_tree = Whole(0, LARGEST)(max_tree, "option max_tree")
-    tree, cost = instance.tree, instance.cost_model
+    tree = instance.tree
     free = (tree.parent >= 0).nonzero()[0]
     if len(free) > max_tree:
         raise InvalidInputError(
@@ -71,36 +71,25 @@ def select(
             f"subtree (max_tree = {max_tree}); use method 'exact'"
         )
     allowed = allowed_sizes(instance, max_nodes)
-    table = cost.node_table(tree.n_nodes)
-    base, users, price = _transfer(instance, free)
-    bits = np.arange(len(free), dtype=np.int32)
-    prob = tree.path_prob[free]
+    transfer = _transfer(instance, free)
     sets = _closed_sets(tree.parent, free)
 
     found_sets: list[NDArray[np.int32]] = []
     found_values: list[NDArray[np.float64]] = []
     best, scale = -math.inf, 0.0
-    step = max(1, _BLOCK // (len(free) + len(users) + 1))
+    step = max(1, _BLOCK // (len(free) + len(transfer[1]) + 1))
     seen = 0
     for seen in range(0, len(sets), step):
         if best > -math.inf and time.perf_counter() > deadline:
             break
         interrupt.look_up()
-        block = sets[seen : seen + step]
-        member = block[:, None] >> bits & 1
-        size = tree.n_roots + member.sum(axis=1)
-        fits = allowed[size]
-        block, member, size = block[fits], member[fits], size[fits]
+        block = _of_allowed_size(sets[seen : seen + step], instance, allowed, free)
         if not len(block):
             continue
-        tokens = tree.n_roots + member @ prob
-        transfer = base + ((block[:, None] & users) != 0) @ price
-        cycle = cost.fixed_time + table[size] + transfer
-        value = tokens / cycle if rate is None else tokens - rate * cycle
+        value, terms = _evaluated(block, instance, rate, free, transfer)
         top = int(np.argmax(value))
         if value[top] > best:
-            best = float(value[top])
-            scale = best if rate is None else float(tokens[top] + rate * cycle[top])
+            best, scale = float(value[top]), float(terms[top])
         close = value >= best - _TIE * scale
         found_sets.append(block[close])
         found_values.append(value[close])
@@ -109,7 +98,7 @@ def select(
     candidates = np.concatenate(found_sets)
     ties = candidates[np.concatenate(found_values) >= best - _TIE * scale]
     mask = tree.parent < 0
-    mask[free[_first(ties, bits)]] = True
+    mask[free[_first(ties, len(free))]] = True
     proven = seen == len(sets)
     return build_solution(
         instance,
@@ -133,6 +122,40 @@ def _closed_sets(parent: NDArray[np.int32], free: NDArray[np.int64]) -> NDArray[
     return sets
 
 
+def _of_allowed_size(
+    sets: NDArray[np.int32], instance: Instance, allowed: NDArray[np.bool_], free: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    size = instance.tree.n_roots + _members(sets, len(free)).sum(axis=1)
+    fitting: NDArray[np.int32] = sets[allowed[size]]
+    return fitting
+
+
+def _members(sets: NDArray[np.int32], n: int) -> NDArray[np.int32]:
+    """Return sets of ``n`` nodes as rows of 0 and 1."""
+    members: NDArray[np.int32] = sets[:, None] >> np.arange(n, dtype=np.int32) & 1
+    return members
+
+
+def _evaluated(
+    sets: NDArray[np.int32],
+    instance: Instance,
+    rate: float | None,
+    free: NDArray[np.int64],
+    transfer: tuple[float, NDArray[np.int32], NDArray[np.float64]],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return each set's objective, and the sum of the terms that it is made of."""
+    tree, cost = instance.tree, instance.cost_model
+    base, users, price = transfer
+    member = _members(sets, len(free))
+    tokens = tree.n_roots + member @ tree.path_prob[free]
+    table = cost.node_table(tree.n_nodes)
+    loading = base + ((sets[:, None] & users) != 0) @ price
+    cycle = cost.fixed_time + table[tree.n_roots + member.sum(axis=1)] + loading
+    if rate is None:
+        return tokens / cycle, tokens / cycle
+    return tokens - rate * cycle, tokens + rate * cycle
+
+
 def _transfer(
     instance: Instance, free: NDArray[np.int64]
 ) -> tuple[float, NDArray[np.int32], NDArray[np.float64]]:
@@ -146,14 +169,14 @@ def _transfer(
     return float(price[by_roots].sum()), users[kept].astype(np.int32), merged[kept]
 
 
-def _first(sets: NDArray[np.int32], bits: NDArray[np.int32]) -> NDArray[np.int64]:
+def _first(sets: NDArray[np.int32], n: int) -> NDArray[np.int64]:
     """Return the bits of the set with the fewest, lexicographically smallest among equals."""
-    member = sets[:, None] >> bits & 1
+    member = _members(sets, n)
     size = member.sum(axis=1)
     member = member[size == size.min()]
     # Of two sets of one size, the smaller is the one that holds the first node they differ in:
     # the larger number when the first node is the highest digit.
-    rank = member @ (np.int64(1) << bits[::-1].astype(np.int64))
+    rank = member @ (np.int64(1) << np.arange(n, dtype=np.int64)[::-1])
     first: NDArray[np.int64] = member[int(np.argmax(rank))].nonzero()[0]
     return first
 

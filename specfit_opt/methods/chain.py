@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Whole
+from ..expert_union import ExpertUnion, expert_prices
 from ..instance import Instance
 from ..solution import Solution, build_solution
-from ..union import ExpertUnion, expert_prices
 from ._sizes import allowed_sizes, complete_order, mask_of, nearest_allowed
 from .method import Method
 

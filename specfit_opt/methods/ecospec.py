@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..checks import Real, Whole
+from ..expert_union import ExpertUnion, weighted
 from ..instance import Instance
 from ..solution import Solution, build_solution
-from ..union import ExpertUnion, weighted
 from ._sizes import allowed_sizes, mask_of, nearest_allowed
 from .method import Method
 

@@ -7,10 +7,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..arrays import float_array
 from ..errors import InvalidInputError
+from ..expert_union import expert_prices, used_experts
 from ..instance import Instance
 from ..limits import LEAST_PASS, MOST_SECONDS
 from ..solution import Solution, build_solution
-from ..union import expert_prices, used_experts
 from ._sizes import allowed_sizes, mask_of
 from .method import Method
 

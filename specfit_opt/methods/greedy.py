@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 
+from ..expert_union import ExpertUnion, expert_prices
 from ..instance import Instance
 from ..kernel import interrupt
 from ..solution import Solution, build_solution
-from ..union import ExpertUnion, expert_prices
 from ._sizes import allowed_sizes, mask_of
 from .method import Method
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from ..checks import OneOf
 from ..errors import MissingExtraError, SpecfitError
+from ..expert_union import expert_prices, topmost_use, used_experts
 from ..instance import Instance
 from ..kernel import interrupt
 from ..solution import Solution, Status, build_solution
-from ..union import expert_prices, topmost_use, used_experts
 from ._sizes import allowed_sizes, mask_of
 from .method import Method
 
@@ -153,6 +153,22 @@ class _Terms:
     users: list[NDArray[np.int64]]  # of each merged expert; no root among them
     price: list[float]
 
+    @property
+    def extra(self) -> list[int]:
+        """The allowed numbers of nodes besides the roots."""
+        extra: list[int] = (self.sizes - self.n_roots).tolist()
+        return extra
+
+    @property
+    def fewest(self) -> int:
+        """The least of them."""
+        return self.extra[0]
+
+    @property
+    def most(self) -> int:
+        """The greatest of them."""
+        return self.extra[-1]
+
     def unscaled(self, value: float, rate: float | None) -> float:
         """Return an objective of the model in the units of the problem."""
         return value / self.unit if rate is None else value
@@ -206,39 +222,19 @@ def _model(
         if parent[v] in x:
             add(x[v] <= x[parent[v]])
     chosen = mathopt.fast_sum(x.values())
-    lowest, highest = (int(size) - terms.n_roots for size in (terms.sizes[0], terms.sizes[-1]))
-    picks = []
+    lowest, highest = terms.fewest, terms.most
+    picks: list[Any] = []
     if terms.affine:
         add(chosen >= lowest)
         add(chosen <= highest)
     else:
         picks = [model.add_binary_variable(name=f"c{k}") for k in terms.sizes.tolist()]
         add(mathopt.fast_sum(picks) == 1)
-        extra = (terms.sizes - terms.n_roots).tolist()
-        add(mathopt.fast_sum(k * c for k, c in zip(extra, picks, strict=True)) == chosen)
+        add(mathopt.fast_sum(k * c for k, c in zip(terms.extra, picks, strict=True)) == chosen)
 
+    node, pick, one = x, picks, 1.0
     if rate is None:
-        ratio = model.add_variable(lb=0.0, ub=1.0, name="r")
-        node = {v: model.add_variable(lb=0.0, ub=1.0, name=f"y{v}") for v in free}
-        for v in free:
-            add(node[v] <= x[v])
-            add(node[v] >= ratio - (1 - x[v]))
-            add(node[v] <= node.get(parent[v], ratio))
-        pick = [model.add_variable(lb=0.0, ub=1.0, name=f"q{k}") for k in range(len(picks))]
-        for q, c in zip(pick, picks, strict=True):
-            add(q <= c)
-        if pick:
-            add(mathopt.fast_sum(pick) == ratio)
-            add(
-                mathopt.fast_sum(k * q for k, q in zip(extra, pick, strict=True))
-                == mathopt.fast_sum(node.values())
-            )
-        else:
-            add(mathopt.fast_sum(node.values()) >= lowest * ratio)
-            add(mathopt.fast_sum(node.values()) <= highest * ratio)
-        one: Any = ratio
-    else:
-        node, pick, one = x, picks, 1.0
+        node, pick, one = _times_ratio(mathopt, model, parent, terms, x, picks)
 
     # From here on, `one` stands for 1 and `node`, `pick` for x, c: each multiplied by r or not.
     expert = [model.add_variable(lb=0.0, ub=1.0) for _ in terms.price]
@@ -264,6 +260,35 @@ def _model(
     else:
         model.maximize(tokens - rate * terms.unit * cycle)
     return model, x
+
+
+def _times_ratio(
+    mathopt: Any,
+    model: Any,
+    parent: NDArray[np.int32],
+    terms: _Terms,
+    x: dict[int, Any],
+    picks: list[Any],
+) -> tuple[dict[int, Any], list[Any], Any]:
+    """Return the products of r with the binaries of nodes and of sizes, and r itself."""
+    add = model.add_linear_constraint
+    ratio = model.add_variable(lb=0.0, ub=1.0, name="r")
+    node = {v: model.add_variable(lb=0.0, ub=1.0, name=f"y{v}") for v in x}
+    for v in x:
+        add(node[v] <= x[v])
+        add(node[v] >= ratio - (1 - x[v]))
+        add(node[v] <= node.get(parent[v], ratio))
+    pick = [model.add_variable(lb=0.0, ub=1.0, name=f"q{k}") for k in range(len(picks))]
+    for q, c in zip(pick, picks, strict=True):
+        add(q <= c)
+    chosen = mathopt.fast_sum(node.values())
+    if pick:
+        add(mathopt.fast_sum(pick) == ratio)
+        add(mathopt.fast_sum(k * q for k, q in zip(terms.extra, pick, strict=True)) == chosen)
+    else:
+        add(chosen >= terms.fewest * ratio)
+        add(chosen <= terms.most * ratio)
+    return node, pick, ratio
 
 
 def _rounded(

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..control.load_repayment import LoadRepayment
-from ..control.plain_guard import PlainGuard, Stock
+from ..control.plain_guard import PlainGuard, UnneededLoads
 from ..control.waste_bias import WasteBias
 from ..control.waste_prices import WastePrices
 from ..cost import CostModel
@@ -59,9 +59,9 @@ class SpecFitPolicy(Policy):
     there the expected rule takes the child to cause no loads, and what speculation brought so far
     decides: a guard runs plain decoding of the same tokens beside the real thing, on the routing
     that verification shows and a cache of its own (`PlainGuard`). Speculation may lose a pass and a
-    half of plain decoding while it learns, and goes on while its mean gain is not below zero beyond
-    doubt; once it has lost, nothing is drafted for a while, and for ever longer after tries that
-    fail (`SpeculationBudget`).
+    half of plain decoding while it learns, and goes on while its mean gain is not below zero by
+    more than a standard error; once it has lost, nothing is drafted for a while, and for ever
+    longer after tries that fail (`SpeculationBudget`).
     """
 
     name = "specfit"
@@ -121,12 +121,12 @@ class SpecFitPolicy(Policy):
         assert self.repayment is not None  # choose comes first
         self.repayment.learn(outcome.experts, rows, outcome.misses)
         if self.guard is not None:
-            self.guard.learn(outcome, Stock(self.repayment.unpaid, 1.0 - self._share))
+            self.guard.learn(outcome, UnneededLoads(self.repayment.unused, 1.0 - self._share))
         search = self._search
         if search is None or not outcome.levels:
             return
         if len(outcome.choice.nodes) == 1:
-            self.bias.doubt()
+            self.bias.fade()
             return
         wasted = search.load_time(outcome.experts) - search.load_time(outcome.experts[rows])
         rejected = len(outcome.choice.nodes) - search.solution.expected_tokens

@@ -242,9 +242,9 @@ class DraftView:
                     self.token[known:],
                     self.parent[known:],
                     self.depth[known:],
-                    states=self._take_states(with_root=not known),
                     prob=self.path_prob[known:],
                     truth=self._truth(known),
+                    states=self._take_states(with_root=not known),
                 )
             )
             self._experts = (

@@ -19,7 +19,7 @@ from ..errors import InvalidInputError
 from ..files.archive import named
 from ..files.strict_json import parse_json, read_json
 from ..registry import Registry
-from ..schema import Either, ListOf, MapOf, Record, settle
+from ..schema import Either, ListOf, MapOf, Record, check_attributes
 
 #: Version of the profile file that this code reads.
 FILE_VERSION = 1
@@ -106,7 +106,7 @@ class HardwareProfile:
     source: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        settle(self, _KINDS)
+        check_attributes(self, _KINDS)
         if isinstance(self.node_time, tuple):
             # CostModel knows what a table may hold; building one here checks it where it is
             # written.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from .cache_size import slots_of
-from .caches import CACHES
 from .recorded_decode import RecordedDecode, ReplayedCycle, SimulatedMachine
 from .recorded_view import RecordedView
 from .replay import WARMUP, default_policies, replay
@@ -12,7 +10,6 @@ from .setting import DEFAULT_CACHE, ReplaySetting
 from .summary import PolicySummary, replay_table, summarise
 
 __all__ = [
-    "CACHES",
     "DEFAULT_CACHE",
     "WARMUP",
     "PolicySummary",
@@ -25,6 +22,5 @@ __all__ = [
     "default_policies",
     "replay",
     "replay_table",
-    "slots_of",
     "summarise",
 ]

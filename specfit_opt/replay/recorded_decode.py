@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..caches import CACHE_RULES, SimulatedCache
 from ..control.acceptance import AcceptanceCalibrator
 from ..control.correction import CycleMeasurement, OnlineCorrection
 from ..cost import CostModel
@@ -18,7 +19,6 @@ from ..files import Trace
 from ..policies import Choice, CycleState, Outcome, Policy
 from ..routing_predictor import RoutingPredictor
 from ..solution import node_time_at
-from .caches import get_cache
 from .recorded_drafter import RecordedTree
 from .recorded_view import RecordedView
 from .true_routing import TrueRouting
@@ -38,6 +38,8 @@ class SimulatedMachine:
         Experts of each layer that the cache holds.
     cache_policy : str
         What it evicts, by name.
+    all_resident : bool
+        Every expert is in fast memory from the start; there are as many slots then.
     jitter : float
         Relative scatter of the time of a pass, exponentially distributed around its mean.
     """
@@ -46,6 +48,7 @@ class SimulatedMachine:
     draft_time: float
     slots: int
     cache_policy: str = "lru"
+    all_resident: bool = False
     jitter: float = 0.0
 
 
@@ -129,7 +132,7 @@ class RecordedDecode:
         """Go on with the texts of another trace of the same model, keeping what was learned."""
         self.trace = trace
         self.machine = machine
-        self._kind = get_cache(machine.cache_policy)
+        self._rule = CACHE_RULES.find(machine.cache_policy)
         self._slots = np.full(trace.n_layers, machine.slots, dtype=np.int64)
         self._shape = trace.n_layers, trace.n_experts, trace.experts.shape[2]
 
@@ -163,10 +166,13 @@ class RecordedDecode:
             If the policy verifies more nodes than the cost model allows.
         """
         self._trees = RecordedTrees(self.trace) if trees is None else trees
-        self._cache = self._kind.make(*self._shape[:2], self.machine.slots)
+        shape = self._shape[:2]
+        self._cache = SimulatedCache(self._rule, self._slots, *shape)
+        if self.machine.all_resident:
+            self._cache.take_over(np.ones(shape, dtype=np.bool_))
         self._tokens, self._seconds = 0, 0.0
         start = min(first + self._warmup, end)
-        if self._kind.clairvoyant:
+        if self._rule.clairvoyant:
             self._cache.foresee(self._rehearse(first, start, end))
         self.predictor.start(*self._shape)
         self.policy.start()

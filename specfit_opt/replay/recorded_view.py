@@ -38,6 +38,7 @@ class RecordedView(DraftView):
         self._tree = tree
         self._recorded = RecordedDrafter(tree, limit)
         self._charge = level_seconds
+        self._limit = limit
         root = int(tree.token[0])
         levels = self._recorded.max_levels
         super().__init__(root, self._recorded, predictor, calibrator, state, levels)
@@ -77,6 +78,7 @@ class RecordedView(DraftView):
             self._calibrator,
             self._state,
             self._charge,
+            self._limit,
         )
 
     def _seconds_of_level(self, measured: float, level: DraftLevel | None) -> float:

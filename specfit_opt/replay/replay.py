@@ -8,6 +8,7 @@ from os import PathLike
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..caches import DEFAULT_CACHE_RULE
 from ..checks import Whole
 from ..cost import CostModel
 from ..errors import InvalidInputError
@@ -32,7 +33,7 @@ def replay(
     cache: int | str | Sequence[int | str] | None = None,
     expert_bytes: ArrayLike | None = None,
     layer_repeat: int | None = None,
-    cache_policy: str = "lru",
+    cache_policy: str = DEFAULT_CACHE_RULE,
     warmup: int = WARMUP,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ReplayResult]:
@@ -58,16 +59,17 @@ def replay(
     profile : str, path or HardwareProfile
         The machine: a shipped name, a JSON file or an object.
     cache : int or str, or a sequence of them, optional
-        Cache sizes, see :func:`slots_of`; default 12.5, 25 and 50 % of the experts. A profile whose
-        experts are all resident takes none.
+        Cache sizes, see :func:`~specfit_opt.caches.slots_of`; default 12.5, 25 and 50 % of the
+        experts. A profile whose experts are all resident takes none.
     expert_bytes : int or array_like of int, shape (L,), optional
         Bytes of one expert, per recorded layer; default the trace's, else the profile's.
     layer_repeat : int, optional
         Layers that each recorded one stands for; default the profile's. Every expert's bytes and
         time count this many times.
     cache_policy : str
-        Name of an entry of ``CACHES``. Such as know all passes beforehand (``belady``) serve fixed
-        policies only: what others choose depends on what is resident, so there is nothing to know.
+        Name of an entry of ``CACHE_RULES``. Such as know all passes beforehand (``belady``) serve
+        fixed policies only: what others choose depends on what is resident, so there is nothing to
+        know.
     warmup : int
         Positions at the start of each text that stand for its prompt: they are decoded plainly and
         not counted.
@@ -180,7 +182,7 @@ def _policies(
                 f"{policy.needs_nodes} nodes, but the recorded trees have at most {n_levels} and "
                 f"{n_nodes}; use a smaller one"
             )
-        if setting.cache.clairvoyant and not policy.fixed:
+        if setting.cache is not None and setting.cache.clairvoyant and not policy.fixed:
             raise InvalidInputError(
                 f"cache policy {setting.cache.name} must know all passes beforehand, but what "
                 f"policy {policy.name} chooses depends on more than the drafted tree; replay "
@@ -210,7 +212,8 @@ def machine_of(trace: Trace, setting: ReplaySetting, slots: int) -> SimulatedMac
         cost_model=CostModel(cost.fixed_time, cost.node_time, time, cost.resident_time),
         draft_time=setting.machine.draft_time,
         slots=slots,
-        cache_policy=setting.cache.name,
+        cache_policy=DEFAULT_CACHE_RULE if setting.cache is None else setting.cache.name,
+        all_resident=setting.cache is None,
     )
 
 
@@ -231,7 +234,7 @@ def _result(
         trace=trace.name,
         policy=policy.name,
         profile=setting.machine.name,
-        cache_policy=setting.cache.name,
+        cache_policy=setting.cache_policy,
         slots=slots,
         n_experts=trace.n_experts,
         n_layers=trace.n_layers,

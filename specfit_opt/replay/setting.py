@@ -10,6 +10,7 @@ from os import PathLike
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..caches import CACHE_RULES, CacheRule, slots_of
 from ..checks import Whole
 from ..cost import CostModel
 from ..errors import InvalidInputError
@@ -18,8 +19,6 @@ from ..instance import check_sizes
 from ..profiles import HardwareProfile, load_profile
 from ..profiles.profile import checked_expert_bytes
 from ..solution import node_time_at
-from .cache_size import slots_of
-from .caches import CacheKind, get_cache
 
 #: Cache sizes when none is given.
 DEFAULT_CACHE = ("12.5%", "25%", "50%")
@@ -34,21 +33,30 @@ class ReplaySetting:
     machine : HardwareProfile
     cost : CostModel
         Of a pass without drafting.
-    cache : CacheKind
+    cache : CacheRule or None
+        What is evicted; None: the machine keeps all experts in fast memory.
     slots : tuple of int
         Cache sizes to be tried, experts per layer.
     layer_bytes : ndarray of float64, shape (L,)
         Bytes of one expert of each recorded layer, times ``layer_repeat``.
     layer_repeat : int
         Layers that each recorded one stands for.
+    n_experts : int
+        Experts per layer.
     """
 
     machine: HardwareProfile
     cost: CostModel
-    cache: CacheKind
+    cache: CacheRule | None
     slots: tuple[int, ...]
     layer_bytes: NDArray[np.float64]
     layer_repeat: int
+    n_experts: int
+
+    @property
+    def cache_policy(self) -> str:
+        """Name of the cache policy; ``"resident"`` where there is nothing to evict."""
+        return "resident" if self.cache is None else self.cache.name
 
     @classmethod
     def of(
@@ -56,7 +64,7 @@ class ReplaySetting:
         trace: Trace,
         profile: str | PathLike[str] | HardwareProfile,
         *,
-        cache: int | str | Sequence[int | str] | None,
+        cache: float | int | str | Sequence[float | int | str] | None,
         expert_bytes: ArrayLike | None,
         layer_repeat: int | None,
         cache_policy: str,
@@ -87,30 +95,31 @@ class ReplaySetting:
                 f"profile {machine.name}: node_time forbids one node, but prompts begin with plain "
                 "decoding"
             )
-        kind, sizes = _caches(machine, cache_policy, cache, trace.n_experts, layer_bytes, repeat)
-        return cls(machine, cost, kind, sizes, layer_bytes * repeat, repeat)
+        rule, sizes = _caches(machine, cache_policy, cache, trace.n_experts, layer_bytes, repeat)
+        scaled = layer_bytes * repeat
+        return cls(machine, cost, rule, sizes, scaled, repeat, trace.n_experts)
 
 
 def _caches(
     machine: HardwareProfile,
     cache_policy: str,
-    cache: int | str | Sequence[int | str] | None,
+    cache: float | int | str | Sequence[float | int | str] | None,
     n_experts: int,
     layer_bytes: NDArray[np.float64],
     layer_repeat: int,
-) -> tuple[CacheKind, tuple[int, ...]]:
+) -> tuple[CacheRule | None, tuple[int, ...]]:
     if machine.experts_resident:
         if cache is not None:
             raise InvalidInputError(
                 f"profile {machine.name} keeps all experts resident, so there is no cache to size; "
                 "leave the cache size out"
             )
-        return get_cache("resident"), (n_experts,)
+        return None, (n_experts,)
     if cache is None:
         cache = DEFAULT_CACHE
-    elif isinstance(cache, (int, str)):
+    elif isinstance(cache, (float, int, str)):
         cache = [cache]
     sizes = [slots_of(size, n_experts, layer_bytes, layer_repeat) for size in cache]
     if not sizes:
         raise InvalidInputError("no cache size was given; name at least one")
-    return get_cache(cache_policy), tuple(dict.fromkeys(sizes))
+    return CACHE_RULES.find(cache_policy), tuple(dict.fromkeys(sizes))

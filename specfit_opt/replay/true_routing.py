@@ -15,7 +15,7 @@ from ..routing_predictor import DraftNodes, RoutingPredictor
 class TrueRouting(RoutingPredictor):
     """Gives the routing that was recorded of each node: what a perfect predictor would."""
 
-    name = "true"
+    name = "oracle"
 
     def start(self, n_layers: int, n_experts: int, top_k: int) -> None:
         """Prepare for a text; there is nothing to forget."""
@@ -30,7 +30,8 @@ class TrueRouting(RoutingPredictor):
         """
         if nodes.truth is None:
             raise InvalidInputError(
-                "the true routing is known of recorded nodes alone; decode with a predictor"
+                "the true routing is known of recorded nodes alone: replay or evaluate a trace "
+                "with it, and decode with a predictor, such as frequency"
             )
         return nodes.truth.astype(np.int32)
 

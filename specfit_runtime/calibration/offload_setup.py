@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from specfit_opt.checks import Maybe, Real, Text, Whole
 from specfit_opt.errors import InvalidInputError
-from specfit_opt.schema import ListOf, settle
+from specfit_opt.schema import ListOf, check_attributes
 
 if TYPE_CHECKING:
     from ..offload import Offload
@@ -51,7 +51,7 @@ class OffloadSetup:
     moved_bytes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        settle(
+        check_attributes(
             self,
             {
                 **dict.fromkeys(("type", "dtype", "device", "store"), Text()),

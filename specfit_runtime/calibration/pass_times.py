@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..expert_cache.preserved import drop
 from ..verify import TargetSession
 from .clock import now
 
@@ -142,8 +141,7 @@ class PassTimer:
         for layer in range(self._offload.n_layers):
             used = np.unique(usual.experts[:, layer])
             count = max(1, round(_DROPPED * len(used)))
-            drop(
-                self._offload.cache,
+            self._offload.cache.drop(
                 layer,
                 self._rng.choice(used, count, replace=False).tolist(),
             )

@@ -9,7 +9,7 @@ import numpy as np
 
 from specfit_opt.checks import Real
 from specfit_opt.errors import InvalidInputError
-from specfit_opt.schema import ListOf, settle
+from specfit_opt.schema import ListOf, check_attributes
 
 _TIMES = ListOf(Real(unit="seconds"))
 
@@ -29,7 +29,7 @@ class Quartiles:
     upper: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        settle(self, dict.fromkeys(("lower", "median", "upper"), _TIMES))
+        check_attributes(self, dict.fromkeys(("lower", "median", "upper"), _TIMES))
         if not len(self.lower) == len(self.median) == len(self.upper):
             raise InvalidInputError(
                 f"lower, median and upper have {len(self.lower)}, {len(self.median)} and "

@@ -18,7 +18,7 @@ from specfit_opt.files.atomic import atomic_write
 from specfit_opt.files.regular_file import printable
 from specfit_opt.files.strict_json import read_json
 from specfit_opt.rates import plain_dict
-from specfit_opt.schema import ListOf, Record, settle
+from specfit_opt.schema import ListOf, Record, check_attributes
 
 from .offload_setup import OffloadSetup, setup_of
 from .quartiles import Quartiles
@@ -94,7 +94,7 @@ class RuntimeProfile:
     handling_time: float
 
     def __post_init__(self) -> None:
-        settle(self, _KINDS)
+        check_attributes(self, _KINDS)
         self._check_passes()
         self._check_drafter()
         self._check_experts()

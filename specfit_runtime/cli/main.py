@@ -9,34 +9,30 @@ from specfit_opt.cli.main import COMMANDS as SELECTION_COMMANDS
 from specfit_opt.cli.main import Command, run_command
 from specfit_opt.cli.main import build_parser as build_any_parser
 
-from . import calibrate, demo, eval_router, fit_router, generate, replay, trace, train_router
+from . import calibrate, demo, evaluate_predictor, generate, replay, trace, train_predictor
 
-_RUNTIME_COMMANDS: tuple[Command, ...] = (
+_REPLAY = "specfit_opt.cli.replay"
+
+#: All subcommands. The runtime's replay holds the other one.
+COMMANDS: tuple[Command, ...] = (
     demo,
     generate,
     calibrate,
     trace,
     replay,
-    train_router,
-    fit_router,
-    eval_router,
-)
-_OWN = ("specfit_opt.cli.generate", "specfit_opt.cli.replay")
-
-#: All subcommands. The runtime's generate and replay hold the other ones.
-COMMANDS: tuple[Command, ...] = (
-    *_RUNTIME_COMMANDS,
-    *(c for c in SELECTION_COMMANDS if getattr(c, "__name__", "") not in _OWN),
+    train_predictor,
+    evaluate_predictor,
+    *(c for c in SELECTION_COMMANDS if getattr(c, "__name__", "") != _REPLAY),
 )
 
 _DESCRIPTION = """\
 Decode an offloaded mixture-of-experts model with the draft subtrees that are worth verifying, and
 study how they are chosen."""
 _EPILOG = """\
-demo, generate, calibrate and trace run a model, train-router, fit-router and eval-router
-work on what trace recorded; they need the extra runtime, and without --model the small model that
-the package ships is run. Without a file, solve, compare and replay use its recorded
-example. Tables are for people; --json prints one JSON document instead.
+demo, generate, calibrate and trace run a model, train-predictor and evaluate-predictor work on what
+trace recorded; they need the extra runtime, and without --model the small model that the package
+ships is run. Without a file, solve, compare and replay use its recorded example. Tables are for
+people; --json prints one JSON document instead.
 exit codes: 0 done, 1 bad input or a file that cannot be read or written, 2 bad usage,
 130 interrupted"""
 

@@ -52,7 +52,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--states",
         action="store_true",
-        help="record the drafter's hidden states too, for specfit train-router",
+        help="record the drafter's hidden states too, for specfit train-predictor",
     )
     add_model_options(parser)
     add_drafter_option(parser, "default with the shipped model: its EAGLE-3 head")

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from specfit_opt.control.correction import CycleMeasurement
 from specfit_opt.expert_union import expert_union
-from specfit_opt.path_weights import PathWeights
 from specfit_opt.policies import Choice, CycleState, DraftView, Outcome
 
 from ..report import CycleRecord, PrefillRecord
@@ -143,11 +142,10 @@ class DecodeLoop:
         self._offload.cache.begin_pass()
         times = _Times(self._closed, self._offload.cache)
         resident = self._offload.cache.resident.copy()
-        view, choice, paths = self._choose(resident)
+        view, choice = self._choose(resident)
         times.chosen()
         tokens, parent = (part.tolist() for part in view.subtree(choice.nodes))
-        with self._offload.expecting(paths):
-            result = self._session.verify(tokens, parent)
+        result = self._session.verify(tokens, parent)
         if self._offload.device.type == "cuda":
             # Else what the device still computes would be charged to whatever reads a result first.
             # Not the whole device: what was prefetched for nothing may still be on its way.
@@ -165,7 +163,7 @@ class DecodeLoop:
         self._seconds += times.seconds
         return taken.finished
 
-    def _choose(self, resident: NDArray[np.bool_]) -> tuple[DraftView, Choice, PathWeights]:
+    def _choose(self, resident: NDArray[np.bool_]) -> tuple[DraftView, Choice]:
         """Draft and choose; ask for what the choice is predicted to use, if that pays."""
         learned = self._learned
         learned.torn = True
@@ -178,12 +176,10 @@ class DecodeLoop:
             self._levels_left(),
         )
         choice = learned.policy.choose(view)
-        nodes = choice.nodes
-        paths = PathWeights(view.subtree(nodes)[1], view.path_prob[nodes])
         if self._prefetcher.wanted:
-            self._prefetcher.issue(self._offload.cache, view.experts()[nodes], paths)
+            self._prefetcher.issue(self._offload.cache, view.experts()[choice.nodes])
         learned.torn = False
-        return view, choice, paths
+        return view, choice
 
     def _learn_from_pass(
         self,
@@ -390,7 +386,7 @@ def _record(
         wasted_prefetch_bytes=moved.wasted_prefetch_bytes,
         evictions=moved.evictions,
         bypassed=moved.bypassed,
-        waves=moved.waves,
+        scratch_rounds=moved.scratch_rounds,
         draft_seconds=times.draft,
         search_seconds=times.search,
         transfer_seconds=times.waited,

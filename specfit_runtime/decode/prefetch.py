@@ -9,8 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specfit_opt.checks import shown
-from specfit_opt.path_weights import PathWeights
-from specfit_opt.replay.caches.admit import LEAST_WEIGHT
 
 from ..errors import InvalidInputError
 
@@ -21,8 +19,8 @@ if TYPE_CHECKING:
 _MEMORY = 32
 #: Cycles seen before prefetching may begin on its own.
 _LEAST_CYCLES = 16
-#: What prefetching must hide for each second of transfer that it wastes: an expert fetched in vain
-#: occupies the link, and pushes out another that may have to be fetched again.
+#: What prefetching must hide for each second of transfer that it wastes: an unused expert occupies
+#: the link, and pushes out another that may have to be fetched again.
 _MARGIN = 3.0
 
 
@@ -46,7 +44,7 @@ class Prefetcher:
     Notes
     -----
     With R seconds of transfer predicted rightly, W wrongly, and C seconds of compute per cycle,
-    prefetching hides at most min(C, R) seconds, occupies the link for W in vain, pushes out as many
+    prefetching hides at most min(C, R) seconds, occupies the link for W more, pushes out as many
     experts that were there, and takes the time of asking for each. On a slow link with a middling
     predictor W is the larger, which is why reading ahead is known to raise the hit rate and lower
     the speed.
@@ -71,7 +69,7 @@ class Prefetcher:
         hidden = min(self._compute, self._right) - self._asking
         return self._cycles >= _LEAST_CYCLES and hidden > _MARGIN * self._wrong
 
-    def issue(self, cache: ExpertCache, experts: NDArray[Any], paths: PathWeights) -> None:
+    def issue(self, cache: ExpertCache, experts: NDArray[Any]) -> None:
         """Begin to fetch what the nodes are predicted to use, layer by layer.
 
         Parameters
@@ -79,15 +77,8 @@ class Prefetcher:
         cache : ExpertCache
         experts : ndarray of int, shape (n, L, k)
             Predicted experts of the chosen nodes, -1 pads.
-        paths : PathWeights
-            Of the chosen nodes. Where the cache keeps unlikely experts out, they are not fetched
-            ahead either.
         """
         begin = perf_counter()
-        if cache.admission:
-            likely = paths.of(experts, cache.n_experts) >= LEAST_WEIGHT
-            layers = np.arange(experts.shape[1])[:, None]
-            experts = np.where((experts >= 0) & likely[layers, experts], experts, -1)
         for layer in range(experts.shape[1]):
             found, count = np.unique(experts[:, layer], return_counts=True)
             if len(found) and found[0] < 0:

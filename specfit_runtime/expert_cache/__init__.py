@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from .cache import ExpertCache
+from .cache import ExpertCache, live_cache_rule
 from .counters import CacheCounters
-from .eviction import (
-    DEFAULT_EVICTION,
-    EVICTION_POLICIES,
-    EvictionKind,
-    EvictionPolicy,
-    get_eviction_policy,
-)
+from .expert_slots import Snapshot
 from .ready_batch import ReadyBatch
-from .size import default_scratch, slots_per_layer
+from .scratch import default_scratch
 
 __all__ = [
-    "DEFAULT_EVICTION",
-    "EVICTION_POLICIES",
     "CacheCounters",
-    "EvictionKind",
-    "EvictionPolicy",
     "ExpertCache",
     "ReadyBatch",
+    "Snapshot",
     "default_scratch",
-    "get_eviction_policy",
-    "slots_per_layer",
+    "live_cache_rule",
 ]

@@ -34,7 +34,7 @@ class CacheCounters:
         pass. Such an expert may serve a later pass, as a plain hit.
     bypassed : int
         Misses that went through the scratch slab and left nothing behind.
-    waves : int
+    scratch_rounds : int
         How often the scratch slab was filled for them.
     wait_seconds : float
         Time for which compute stood still for want of weights.
@@ -50,7 +50,7 @@ class CacheCounters:
     prefetch_bytes: int = 0
     wasted_prefetch_bytes: int = 0
     bypassed: int = 0
-    waves: int = 0
+    scratch_rounds: int = 0
     wait_seconds: float = 0.0
 
     def __sub__(self, earlier: CacheCounters) -> CacheCounters:

@@ -28,6 +28,17 @@ class Entry:
         self.slot = slot
         self.ticket: Ticket | None = ticket
 
+    def arrived(self) -> bool:
+        """Wait until nothing writes to the slot any more; return whether the expert is in it."""
+        if self.ticket is None:
+            return True
+        try:
+            self.ticket.wait()
+        except Exception:
+            return False
+        self.ticket = None
+        return True
+
 
 class LayerSlots:
     """The slab of a layer and who is in it.

@@ -40,3 +40,12 @@ class Scratch:
         """Free every slot; nothing may be on its way into one."""
         self.tickets.clear()
         self.free = list(reversed(range(self.n_slots)))
+
+
+def default_scratch(n_experts: int, top_k: int) -> int:
+    """Return the slots of a scratch slab that is neither large nor a bottleneck.
+
+    Twice the experts of a token: while one half is computed with, the other fills. At least 2, at
+    most all experts.
+    """
+    return min(n_experts, max(2, 2 * top_k))

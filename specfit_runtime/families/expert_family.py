@@ -52,9 +52,6 @@ class ExpertFamily:
     experts_module : str
         Path of the experts module within a decoder layer; the fused layout stores
         ``{experts_module}.{parameter}``.
-    router_module, router_norm : str
-        Paths of the router, whose ``weight`` gives an expert's score, and of the RMS norm whose
-        output it reads, within a decoder layer.
     groups : callable
         ``groups(config)`` gives the number of groups that experts fall into and how many of them a
         token may use. Groups are ranked by the sum of their two best experts.
@@ -74,8 +71,6 @@ class ExpertFamily:
     n_experts: Callable[[PretrainedConfig], int]
     top_k: Callable[[PretrainedConfig], int]
     experts_module: str = "mlp.experts"
-    router_module: str = "mlp.gate"
-    router_norm: str = "post_attention_layernorm"
     groups: Callable[[PretrainedConfig], tuple[int, int]] = lambda config: (1, 1)
     expert_key: str | None = "mlp.experts.{expert}.{part}"
     renames: tuple[tuple[str, str], ...] = ()

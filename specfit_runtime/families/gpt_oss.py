@@ -31,5 +31,4 @@ FAMILY = ExpertFamily(
     n_experts=attrgetter("num_local_experts"),
     top_k=attrgetter("num_experts_per_tok"),
     expert_key=None,
-    router_module="mlp.router",
 )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from specfit_opt.registry import Registry
+from specfit_opt.routing_predictor import RoutingPredictor
+
 from ..errors import InvalidInputError
-from . import frequency, last_token, learned, oracle, router
-from .registry import DraftNodes, PredictorKind, RoutingPredictor
+from . import frequency, learned, oracle
+from .predictor_kind import PredictorKind
 
 #: Every predictor by name. The test matrix and the command line read this.
-PREDICTORS: dict[str, PredictorKind] = {
-    kind.name: kind
-    for kind in (frequency.KIND, last_token.KIND, router.KIND, learned.KIND, oracle.KIND)
-}
+PREDICTORS: Registry[PredictorKind] = Registry(
+    "predictor", (frequency.KIND, learned.KIND, oracle.KIND)
+)
 
 
 def make_predictor(predictor: str | RoutingPredictor, **options: Any) -> RoutingPredictor:
@@ -26,6 +28,10 @@ def make_predictor(predictor: str | RoutingPredictor, **options: Any) -> Routing
     **options
         Of the predictor; see its file under ``specfit_runtime/predictors``.
 
+    Returns
+    -------
+    RoutingPredictor
+
     Raises
     ------
     InvalidInputError
@@ -38,18 +44,14 @@ def make_predictor(predictor: str | RoutingPredictor, **options: Any) -> Routing
                 f"options ({', '.join(options)}) go with a predictor's name, not with an object"
             )
         return predictor
-    kinds = ", ".join(kind.usage for kind in PREDICTORS.values())
     if not isinstance(predictor, str):
         raise InvalidInputError(
-            f"a predictor is a name or a RoutingPredictor, got {predictor!r}; use {kinds}"
+            f"a predictor is a name or a RoutingPredictor, got {predictor!r}; use "
+            f"{', '.join(kind.usage for kind in PREDICTORS.values())}"
         )
     name, colon, argument = predictor.partition(":")
-    kind = PREDICTORS.get(name)
-    if kind is None:
-        raise InvalidInputError(
-            f"predictor {predictor!r} is unknown; the predictors are {kinds}"
-        )
-    if kind.needs and not argument and (colon or not kind.optional):
+    kind = PREDICTORS.find(name)
+    if kind.needs and not argument:
         raise InvalidInputError(f"predictor {name!r} needs a {kind.needs}: use {kind.usage}")
     if colon and not kind.needs:
         raise InvalidInputError(f"predictor {name!r} takes nothing after a colon, got {argument!r}")
@@ -59,10 +61,4 @@ def make_predictor(predictor: str | RoutingPredictor, **options: Any) -> Routing
         raise InvalidInputError(f"predictor {predictor!r}: {error}") from None
 
 
-__all__ = [
-    "PREDICTORS",
-    "DraftNodes",
-    "PredictorKind",
-    "RoutingPredictor",
-    "make_predictor",
-]
+__all__ = ["PREDICTORS", "PredictorKind", "make_predictor"]

@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specfit_opt.checks import Whole
+from specfit_opt.routing_predictor import DraftNodes, RoutingPredictor
 
 from ..errors import InvalidInputError
-from .registry import DraftNodes, PredictorKind, RoutingPredictor, checked_experts, checked_shape
+from ._checks import checked_experts, checked_shape
+from .predictor_kind import PredictorKind
 
 #: Occurrences of a token that are remembered, and the weight of each relative to the next later.
 _REMEMBERED, _DECAY = 4, 0.7
@@ -92,12 +94,12 @@ class Frequency(RoutingPredictor):
         """Return each token's most used experts, most used first."""
         checked_experts(self._shape)
         self._learn()
-        rows = self._rows(np.asarray(nodes.tokens, dtype=np.int64))
+        rows = self._rows(np.asarray(nodes.token, dtype=np.int64))
         known = rows >= 0
         found = np.empty((len(rows), *self._last.shape), dtype=np.int32)
         found[known] = self._best[rows[known]]
         if not known.all():
-            found[~known] = self._stand_in(np.asarray(nodes.tokens, dtype=np.int64)[~known])
+            found[~known] = self._stand_in(np.asarray(nodes.token, dtype=np.int64)[~known])
         return found
 
     def observe(self, tokens: Sequence[int] | NDArray[np.integer], experts: NDArray[Any]) -> None:

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specfit_opt.routing_predictor import DraftNodes, RoutingPredictor
+
 from ..errors import InvalidInputError
-from .registry import DraftNodes, PredictorKind, RoutingPredictor, checked_experts, checked_shape
+from ._checks import checked_experts, checked_shape
+from .predictor_kind import PredictorKind
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Learned(RoutingPredictor):
-    """Ask a network that ``specfit train-router`` trained for this target and drafter.
+    """Ask a network that ``specfit train-predictor`` trained for this target and drafter.
 
     Parameters
     ----------
@@ -34,7 +37,7 @@ class Learned(RoutingPredictor):
     Notes
     -----
     The network has embeddings of its own, so that it predicts without the target: a recording is
-    enough. A prediction is one call for all nodes, three matrix products of O(m) times the number
+    enough. A prediction is one call for all nodes, three matrix products of O(n) times the number
     of weights. Nodes without a state, as those of a drafter that has none, are predicted from
     token and depth.
     """
@@ -42,11 +45,10 @@ class Learned(RoutingPredictor):
     name = "learned"
 
     def __init__(self, folder: str | Path) -> None:
-        from .router_network_files import load_router
+        from .routing_network_files import load_network
 
         self.folder = Path(folder)
-        loaded = load_router(self.folder)
-        self._network, self._drafter = loaded.network, loaded.drafter
+        self._network, self._drafter = load_network(self.folder)
         self._shape: tuple[int, int, int] | None = None
 
     def bind(self, model: Any, drafter: Drafter | None) -> None:
@@ -60,8 +62,8 @@ class Learned(RoutingPredictor):
         reads = self._network.shape.state_size > 0
         if reads and drafter is not None and self._drafter not in (None, drafter.name):
             raise InvalidInputError(
-                f"the router network in {self.folder} was trained on the states of drafter "
-                f"{self._drafter}, not of {drafter.name}; train one for it: specfit train-router"
+                f"the routing network in {self.folder} was trained on the states of drafter "
+                f"{self._drafter}, not of {drafter.name}; train one for it: specfit train-predictor"
             )
         self._network.to(model.get_input_embeddings().weight.device)
 
@@ -78,9 +80,9 @@ class Learned(RoutingPredictor):
         trained = own.n_layers, own.n_experts, own.top_k
         if shape != trained:
             raise InvalidInputError(
-                f"the router network in {self.folder} was trained for {trained[0]} layers of "
+                f"the routing network in {self.folder} was trained for {trained[0]} layers of "
                 f"{trained[1]} experts, top-{trained[2]}; this target has {shape[0]} of "
-                f"{shape[1]}, top-{shape[2]}: train one for it, specfit train-router"
+                f"{shape[1]}, top-{shape[2]}: train one for it, specfit train-predictor"
             )
         self._shape = shape
 
@@ -94,53 +96,49 @@ class Learned(RoutingPredictor):
         """
         import torch
 
+        checked_experts(self._shape)
+        network = self._network
+        device = network.scores.weight.device
+        token, depth = (
+            torch.from_numpy(np.asarray(ids, dtype=np.int64)).to(device)
+            for ids in (nodes.token, nodes.depth)
+        )
         with torch.inference_mode():
-            best = self._scores(nodes).topk(self._network.shape.top_k, dim=-1).indices
+            scores = network(token, depth, self._states(nodes, device))
+            best: Tensor = scores.topk(network.shape.top_k, dim=-1).indices
             return best.to("cpu", torch.int32).numpy()
-
-    def probabilities(self, nodes: DraftNodes) -> NDArray[np.float32]:
-        """Return calibrated probabilities; a layer's add up to k.
-
-        Raises
-        ------
-        InvalidInputError
-            As `predict`.
-        """
-        import torch
-
-        with torch.inference_mode():
-            return self._network.probabilities(self._scores(nodes)).cpu().numpy()
 
     def observe(self, tokens: Sequence[int] | NDArray[np.integer], experts: NDArray[Any]) -> None:
         """Check the routing; nothing is learned from it."""
         checked_experts(self._shape, tokens, experts)
 
-    def _scores(self, nodes: DraftNodes) -> Tensor:
+    def _states(self, nodes: DraftNodes, device: Any) -> Tensor | None:
+        """Return the nodes' states as one tensor; None where there are none or none are read."""
         import torch
 
-        checked_experts(self._shape)
-        device = self._network.scores.weight.device
-        states, size = nodes.states, self._network.shape.state_size
-        if states is not None and size:
-            states = torch.cat([torch.as_tensor(part) for part in states])
-            if tuple(states.shape) != (len(nodes.tokens), size):
-                raise InvalidInputError(
-                    f"the drafter's states have shape {tuple(states.shape)} for "
-                    f"{len(nodes.tokens)} nodes; the router network in {self.folder} was trained "
-                    f"on states of size {size}, those of another drafter"
-                )
-            states = states.to(device, torch.float32)
-        tokens = torch.from_numpy(np.asarray(nodes.tokens, dtype=np.int64)).to(device)
-        depth = torch.from_numpy(np.asarray(nodes.depth, dtype=np.int64)).to(device)
-        scores: Tensor = self._network(tokens, depth, states)
-        return scores
+        size, n = self._network.shape.state_size, len(nodes.token)
+        if nodes.states is None or not size:
+            return None
+        parts = nodes.states if isinstance(nodes.states, (list, tuple)) else [nodes.states]
+        # Arrays are copied, since those of a recording are read-only, which torch warns of.
+        states = [
+            torch.as_tensor(part.astype(np.float32) if isinstance(part, np.ndarray) else part)
+            for part in parts
+        ]
+        shapes = [tuple(part.shape) for part in states]
+        if any(shape[1:] != (size,) for shape in shapes) or sum(s[0] for s in shapes) != n:
+            raise InvalidInputError(
+                f"the drafter's states have the shapes {shapes} for {n} nodes; the routing network "
+                f"in {self.folder} was trained on states of size {size}, those of another drafter"
+            )
+        return torch.cat([part.to(device, torch.float32) for part in states]) if states else None
 
 
 KIND = PredictorKind(
     name="learned",
     make=Learned,
     summary="a small network from token, drafter state and depth to experts, trained by "
-    "specfit train-router",
+    "specfit train-predictor",
     source="learned routing predictors, as in EcoSpec",
     needs="DIR",
 )

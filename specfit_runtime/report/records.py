@@ -11,7 +11,7 @@ import numpy as np
 
 from specfit_opt.checks import Kind, Maybe, Real, Whole
 from specfit_opt.rates import plain_dict
-from specfit_opt.schema import settle
+from specfit_opt.schema import check_attributes
 
 from ..errors import InvalidInputError
 
@@ -58,7 +58,7 @@ class CycleRecord:
         The part of ``bytes`` that was prefetched.
     wasted_prefetch_bytes : int
         Prefetched bytes known by the end of the cycle to have served no pass.
-    evictions, bypassed, waves : int
+    evictions, bypassed, scratch_rounds : int
         Experts that lost their slot; experts used without getting one; and the rounds through the
         scratch slots that those took.
 
@@ -91,7 +91,7 @@ class CycleRecord:
     prefetched: int = 0
     evictions: int = 0
     bypassed: int = 0
-    waves: int = 0
+    scratch_rounds: int = 0
 
     def __post_init__(self) -> None:
         _make_plain(self)
@@ -199,7 +199,7 @@ def _make_plain(record: CycleRecord | PrefillRecord) -> None:
             value = getattr(record, f.name)
             if isinstance(value, (float, np.floating)) and not math.isfinite(value):
                 object.__setattr__(record, f.name, None)  # nothing that could be predicted
-    settle(record, kinds)
+    check_attributes(record, kinds)
 
 
 def _check_lookups(record: CycleRecord | PrefillRecord, where: str) -> None:

@@ -105,7 +105,7 @@ def _decoding(report: DecodeReport) -> list[tuple[str, str]]:
         (
             "cache hits",
             f"{totals.hit_rate:.1%} of {totals.lookups} lookups"
-            + (f", {totals.waves} waves" if totals.waves else ""),
+            + (f" in {totals.scratch_rounds} rounds" if totals.scratch_rounds else ""),
         ),
         ("prefetch", prefetch),
         ("time", ", ".join(parts)),

@@ -33,7 +33,7 @@ class DecodeTotals:
         Sums over the cycles and layers.
     bytes, prefetch_bytes, wasted_prefetch_bytes : int
         Sums in bytes.
-    evictions, bypassed, waves : int
+    evictions, bypassed, scratch_rounds : int
         Sums over the cycles and layers.
     """
 
@@ -58,7 +58,7 @@ class DecodeTotals:
     wasted_prefetch_bytes: int
     evictions: int
     bypassed: int
-    waves: int
+    scratch_rounds: int
 
     @classmethod
     def of(cls, cycles: Iterable[CycleRecord]) -> DecodeTotals:

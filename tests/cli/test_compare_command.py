@@ -15,7 +15,7 @@ def trees(tmp_path, capsys):
     paths = []
     for seed, nodes in ((1, 10), (2, 60)):
         path = tmp_path / f"tree-{nodes}.npz"
-        arguments = ["generate", "tiny", "--nodes", str(nodes), "--seed", str(seed)]
+        arguments = ["make-instance", "tiny", "--nodes", str(nodes), "--seed", str(seed)]
         assert main([*arguments, "-o", str(path)]) == 0
         paths.append(path)
     capsys.readouterr()

@@ -15,7 +15,7 @@ from specfit_opt.solve import solve_instance
 @pytest.mark.parametrize("extension", ["lp", "mps"])
 def test_the_model_is_that_of_the_library(extension, specfit, tmp_path, capsys):
     tree = tmp_path / "tree.npz"
-    assert main(["generate", "tiny", "--nodes", "8", "-o", str(tree)]) == 0
+    assert main(["make-instance", "tiny", "--nodes", "8", "-o", str(tree)]) == 0
     capsys.readouterr()
     instance = load_instance(tree)
 

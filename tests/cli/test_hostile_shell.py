@@ -50,10 +50,13 @@ def test_standard_files_and_names(line: str, status: int, message: bytes, tmp_pa
 def test_a_name_that_is_no_utf_8_is_printed(tmp_path: Path) -> None:
     name = r"$'caf\xe9.npz'"
     done = shell(
-        f"SPECFIT generate tiny -o x.npz && cp x.npz {name} && SPECFIT solve {name}", tmp_path
+        f"SPECFIT make-instance tiny -o x.npz && cp x.npz {name} && SPECFIT solve {name}", tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert rb"caf\udce9.npz: 60 nodes" in done.stdout
+
+
+MAKE = ("make-instance", "tiny", "-o")
 
 
 @pytest.mark.parametrize(
@@ -66,14 +69,14 @@ def test_a_name_that_is_no_utf_8_is_printed(tmp_path: Path) -> None:
         (["solve", "folder.json"], "folder.json: Is a directory"),
         (["solve", "a\0b.json"], "is no name of a file"),
         (["solve", "a" * 5000 + ".json"], "File name too long"),
-        (["generate", "tiny", "-o", "pipe.json"], "pipe.json: cannot be written: it is a pipe"),
-        (["generate", "tiny", "-o", "folder.json"], "folder.json: cannot be written: Is a dir"),
-        (["generate", "tiny", "-o", "no/x.json"], "no/x.json: cannot be written: No such file"),
-        (["generate", "tiny", "-o", "full.json"], "full.json: cannot be written: it is a pipe"),
-        (["generate", "tiny", "-o", "x.json", "--nodes", "9" * 30], "nodes must be a whole number"),
-        (["generate", "tiny", "-o", "x.json", "--layers", "99999"], "are too many"),
-        (["generate", "tiny", "-o", "x.json", "--seed", "-1"], "seed must be a whole number"),
-        (["generate", "tiny", "-o", "x.json", "--skew", "1e308"], "skew must be a finite number"),
+        ([*MAKE, "pipe.json"], "pipe.json: cannot be written: it is a pipe"),
+        ([*MAKE, "folder.json"], "folder.json: cannot be written: Is a dir"),
+        ([*MAKE, "no/x.json"], "no/x.json: cannot be written: No such file"),
+        ([*MAKE, "full.json"], "full.json: cannot be written: it is a pipe"),
+        ([*MAKE, "x.json", "--nodes", "9" * 30], "nodes must be a whole number"),
+        ([*MAKE, "x.json", "--layers", "99999"], "are too many"),
+        ([*MAKE, "x.json", "--seed", "-1"], "seed must be a whole number"),
+        ([*MAKE, "x.json", "--skew", "1e308"], "skew must be a finite number"),
         (["solve", "--time-limit", "nan"], "time_limit must be"),
         (["solve", "--rate", "inf"], "rate must be"),
         (["solve", "--method", "brute", "--option", f"k={'9' * 5000}"], "has no option 'k'"),

@@ -12,7 +12,7 @@ from subprocesses import environment
 import specfit_opt
 from specfit_opt.cli import main
 
-COMMANDS = ("solve", "compare", "replay", "generate", "export", "methods", "info")
+COMMANDS = ("solve", "compare", "replay", "make-instance", "export", "methods", "info")
 
 
 def test_version_and_help(specfit):
@@ -31,7 +31,7 @@ def test_every_command_has_help(command, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [(), ("frobnicate",), ("solve", "--rate", "fast"), ("generate", "tiny")]
+    "arguments", [(), ("frobnicate",), ("solve", "--rate", "fast"), ("make-instance", "tiny")]
 )
 def test_bad_usage_exits_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
@@ -90,18 +90,18 @@ ERRORS = {
     "a cache too large": (("replay", "--cache", "65"), "65 slots"),
     "a negative warmup": (("replay", "--warmup", "-1"), "warmup"),
     "a layer repeat of 0": (("replay", "--layer-repeat", "0"), "layer_repeat"),
-    "an unknown kind": (("generate", "spruce", "-o", "x.npz"), "'spruce' is unknown"),
+    "an unknown kind": (("make-instance", "spruce", "-o", "x.npz"), "'spruce' is unknown"),
     "a kind without the option": (
-        ("generate", "one-node", "--overlap", "0.5", "-o", "x.npz"),
+        ("make-instance", "one-node", "--overlap", "0.5", "-o", "x.npz"),
         "has no option 'overlap'",
     ),
     "a share above 1": (
-        ("generate", "tiny", "--resident", "1.5", "-o", "x.npz"),
+        ("make-instance", "tiny", "--resident", "1.5", "-o", "x.npz"),
         "resident must be a finite number of at least 0 and at most 1",
     ),
-    "a negative seed": (("generate", "tiny", "--seed", "-1", "-o", "x.npz"), "seed must be"),
+    "a negative seed": (("make-instance", "tiny", "--seed", "-1", "-o", "x.npz"), "seed must be"),
     "an instance to an unknown format": (
-        ("generate", "tiny", "-o", "x.txt"),
+        ("make-instance", "tiny", "-o", "x.txt"),
         "'.txt' is no instance format",
     ),
     "a model of an unknown format": (
@@ -117,7 +117,7 @@ def test_errors_are_one_line_without_a_traceback(case, tmp_path, monkeypatch, ca
     # In this process: a process for each would take most of a minute.
     arguments, message = ERRORS[case]
     monkeypatch.chdir(tmp_path)
-    assert main(["generate", "tiny", "--nodes", "8", "-o", "tree.npz"]) == 0
+    assert main(["make-instance", "tiny", "--nodes", "8", "-o", "tree.npz"]) == 0
     (tmp_path / "folder.npz").mkdir()
     (tmp_path / "text.npz").write_text("no archive")
     before = sorted(tmp_path.iterdir())

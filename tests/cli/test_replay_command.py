@@ -18,6 +18,8 @@ from subprocesses import environment
 
 from specfit_opt.cli import main
 from specfit_opt.data import EXAMPLE_EXPERT_BYTES, EXAMPLE_LAYER_REPEAT, example_trace
+from specfit_opt.files import load_trace, save_trace
+from specfit_opt.policies import POLICIES
 from specfit_opt.profiles import load_profile
 from specfit_opt.replay import default_policies, replay, replay_table
 
@@ -85,13 +87,61 @@ def test_json_holds_every_result(trace_file, specfit):
     assert results[0] == expected.to_dict()
 
 
-def test_objective_and_warmup_reach_the_replay(capsys):
-    arguments = ["--policy", "exact", "--cache", "32", "--objective", "surplus", "--warmup", "40"]
+@pytest.mark.parametrize("policy", ["specfit", "ratio", "pool-exact"])
+def test_policy_and_warmup_reach_the_replay(policy, capsys):
+    arguments = ["--policy", policy, "--cache", "32", "--warmup", "40"]
     assert main(["replay", *arguments, "--json"]) == 0
     (result,) = json.loads(capsys.readouterr().out)
-    (expected,) = example_replay(policies=["exact"], cache=32, objective="surplus", warmup=40)
+    (expected,) = example_replay(policies=[policy], cache=32, warmup=40)
     assert result == expected.to_dict()
-    assert result["policy"] == "exact-surplus"
+    assert result["policy"] == policy
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--policy", "specfti"], "policy 'specfti' is unknown; did you mean 'specfit'?"),
+        (["--policy", "pool-exat"], "method 'exat' is unknown; did you mean 'exact'?"),
+        (["--policy", "specfit", "--cache-policy", "belady"], "must know all passes beforehand"),
+        (["--profile", "hbm", "--cache", "25%"], "keeps all experts resident"),
+        (["nowhere.npz"], "nowhere.npz"),
+    ],
+)
+def test_errors_are_one_line(arguments, message, capsys):
+    assert main(["replay", *arguments]) == 1
+    *_, error = capsys.readouterr().err.splitlines()
+    assert error.startswith("specfit: error: ")
+    assert message in error
+
+
+def test_help_names_every_policy(specfit):
+    done = specfit("replay", "--help")
+    assert done.returncode == 0
+    rows = [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
+    assert set(POLICIES) <= set(rows)
+
+
+def test_traces_of_one_model_are_decoded_one_after_the_other(tmp_path, capsys):
+    paths = [str(tmp_path / f"{name}.npz") for name in ("first", "second")]
+    for path in paths:
+        save_trace(path, example_trace())
+    arguments = ["--expert-bytes", str(EXAMPLE_EXPERT_BYTES), "--cache", "50%", "--json"]
+    assert main(["replay", *paths, *arguments, "--policy", "ar", "specfit"]) == 0
+    results = json.loads(capsys.readouterr().out)
+    assert [(r["trace"], r["policy"]) for r in results] == [
+        (trace, policy) for trace in ("first", "second") for policy in ("ar", "specfit")
+    ]
+    (alone, _), (_, after) = (
+        [r for r in results if r["policy"] == policy] for policy in ("ar", "specfit")
+    )
+    expected = replay(
+        [load_trace(path) for path in paths],
+        policies=["ar", "specfit"],
+        cache="50%",
+        expert_bytes=EXAMPLE_EXPERT_BYTES,
+    )
+    # By trace here, by policy there.
+    assert [alone, after] == [expected[0].to_dict(), expected[3].to_dict()]
 
 
 def test_a_profile_of_the_users_own(tmp_path, capsys):

@@ -17,7 +17,7 @@ from specfit_opt.solve import solve_instance
 @pytest.fixture
 def tree(tmp_path, capsys):
     path = tmp_path / "tree.npz"
-    assert main(["generate", "tiny", "--nodes", "12", "--seed", "3", "-o", str(path)]) == 0
+    assert main(["make-instance", "tiny", "--nodes", "12", "--seed", "3", "-o", str(path)]) == 0
     capsys.readouterr()
     return path
 

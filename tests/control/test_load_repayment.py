@@ -1,4 +1,4 @@
-"""What the cache pays back of loads in vain: against histories whose answer is known."""
+"""What the cache pays back of loads unneeded experts: against histories whose answer is known."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specfit_opt.replay.caches import get_cache
+from specfit_opt.caches import CACHE_RULES, SimulatedCache
 from specfit_opt.control.load_repayment import LoadRepayment
 
 L, E = 2, 32
@@ -22,7 +22,7 @@ class Decode:
 
     def __init__(self, slots: int) -> None:
         self.slots = np.full(L, slots)
-        self.cache = get_cache("lru").make(L, E, slots)
+        self.cache = SimulatedCache(CACHE_RULES["lru"], slots, L, E)
         self.repayment = LoadRepayment(L, E)
 
     def run(self, *experts: int, accepted: int = 1) -> None:
@@ -59,13 +59,13 @@ def test_a_small_cache_does_not_repay_what_it_evicts_unused() -> None:
 
 
 def test_what_is_evicted_for_it_is_counted_against_it() -> None:
-    """A text that goes around one expert more than the cache holds: any load in vain evicts one."""
+    """A text that goes around one expert more than fits: any unneeded load evicts one."""
     kind, useless = Decode(4), Decode(4)
     for token in range(80):
         kind.run(token % 4)  # fits
         useless.run(token % 4, 4 + token % 28)  # each draft evicts what is needed next
     assert (useless.share == 1.0).all()
-    # No load in vain was ever seen here, so the first guess stands.
+    # No load for nothing was ever seen here, so the first guess stands.
     assert (kind.share < 1.0).all()
 
 
@@ -74,7 +74,7 @@ def test_loads_become_rarer_as_the_cache_fills() -> None:
 
     An expert is used with probability 1/E per token and loaded twice as often, because each token
     runs a rejected node beside it. Of n experts outside the cache one is loaded per E/2n tokens, so
-    filling it takes tau = E/2 ln(E / (E - S)) tokens, and a load in vain is repaid within them
+    filling it takes tau = E/2 ln(E / (E - S)) tokens, and an unneeded load is repaid within them
     with probability 1 - exp(-tau / E) = 1 - sqrt((E - S) / E). Texts are short: what was not used
     or missed by their end must count as not used so far.
     """
@@ -83,7 +83,7 @@ def test_loads_become_rarer_as_the_cache_fills() -> None:
     shares = []
     for _ in range(400):
         decode.repayment.start()
-        decode.cache = get_cache("lru").make(L, E, 24)
+        decode.cache = SimulatedCache(CACHE_RULES["lru"], 24, L, E)
         shares.append(decode.share)
         for _ in range(40):
             decode.run(*random.choice(E, 2, replace=False))
@@ -115,18 +115,18 @@ def test_layers_are_told_apart() -> None:
     assert decode.share[1] > 0.3
 
 
-def test_a_load_is_unpaid_until_it_is_used_or_evicted() -> None:
+def test_a_load_is_pending_until_it_is_used_or_evicted() -> None:
     decode = Decode(3)
     decode.run(0, 1)
-    assert decode.repayment.unpaid[0].nonzero()[0].tolist() == [1]
+    assert decode.repayment.unused[0].nonzero()[0].tolist() == [1]
     decode.run(1)
-    assert not decode.repayment.unpaid.any()
+    assert not decode.repayment.unused.any()
     decode.run(2, 3)
     decode.run(4)
     decode.run(5)
     decode.run(6)
     decode.repayment.look(decode.cache.resident)
-    assert not decode.repayment.unpaid.any()
+    assert not decode.repayment.unused.any()
 
 
 def test_a_cache_emptied_between_texts_evicted_nothing() -> None:
@@ -136,7 +136,7 @@ def test_a_cache_emptied_between_texts_evicted_nothing() -> None:
         for text in range(4):
             if told:
                 decode.repayment.start()
-            decode.cache = get_cache("lru").make(L, E, 4)
+            decode.cache = SimulatedCache(CACHE_RULES["lru"], 4, L, E)
             for token in range(4):
                 decode.run(token, 4 + (text + token) % 3)
         shares.append(decode.share)

@@ -8,56 +8,11 @@ from fake_view import FakeView
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specfit_opt.replay.caches import get_cache
-from specfit_runtime.expert_cache import EVICTION_POLICIES
-from specfit_opt.policies import Choice, Outcome, SpecFitPolicy
-from specfit_opt.control.waste_bias import WasteBias
-from specfit_opt.control.speculation_budget import SpeculationBudget
 from specfit_opt.control.plain_guard import PlainGuard
-from specfit_opt.control.plain_cache import PlainCache
 from specfit_opt.control.plain_time import PlainTime
-
-
-class TestPlainCache:
-    @given(
-        seed=st.integers(0, 10_000),
-        slots=st.lists(st.integers(2, 6), min_size=2, max_size=3),
-        name=st.sampled_from(sorted(EVICTION_POLICIES)),
-    )
-    def test_it_is_the_cache_of_the_replay(self, seed: int, slots: list[int], name: str) -> None:
-        rng = np.random.default_rng(seed)
-        n_experts, top_k = 7, 2
-        cache = PlainCache(name, np.array(slots), n_experts)
-        references = [get_cache(name).make(1, n_experts, size) for size in slots]
-        for _ in range(30):
-            ids = np.argsort(rng.random((len(slots), n_experts)), axis=1)[:, :top_k]
-            missed = cache.run(ids[None])
-            for layer, reference in enumerate(references):
-                used = np.zeros((1, n_experts), dtype=np.bool_)
-                used[0, ids[layer]] = True
-                assert missed[layer] == reference.use(used).sum()
-                np.testing.assert_array_equal(cache.resident[layer], reference.resident[0])
-
-    @pytest.mark.parametrize("name", EVICTION_POLICIES)
-    def test_it_begins_with_a_copy_of_what_is_there(self, name: str) -> None:
-        resident = np.array([[True, False, True]])
-        cache = PlainCache(name, np.array([2]), 3)
-        cache.take_over(resident)
-        resident[:] = False
-        assert cache.run(np.array([[[0, 2]]])).tolist() == [0]
-        assert cache.run(np.array([[[1, -1]]])).tolist() == [1]
-        assert cache.resident.sum() == 2
-
-    def test_it_remembers_uses_of_texts_before(self) -> None:
-        cache = PlainCache("lfu", np.array([2]), 4)
-        cache.run(np.array([[[3, -1]], [[3, -1]], [[0, -1]]]))
-        cache.take_over(np.array([[False, True, False, True]]))
-        cache.run(np.array([[[2, -1]]]))
-        assert cache.resident.tolist() == [[False, False, True, True]]
-
-    def test_padding_is_never_missed(self) -> None:
-        cache = PlainCache("lru", np.array([3]), 3)
-        assert cache.run(np.array([[[-1, -1]], [[0, -1]], [[0, -1]]])).tolist() == [1]
+from specfit_opt.control.speculation_budget import SpeculationBudget
+from specfit_opt.control.waste_bias import WasteBias
+from specfit_opt.policies import Choice, Outcome, SpecFitPolicy
 
 
 class TestBudget:
@@ -65,14 +20,14 @@ class TestBudget:
         budget = SpeculationBudget()
         for _ in range(3):
             assert not budget.allows
-            budget.settle(1.0, 1, 0.0, False)
+            budget.enter(1.0, 1, 0.0, False)
         assert budget.allows
 
     def test_a_slow_first_pass_does_not_make_the_unit_large(self) -> None:
         budget = SpeculationBudget()
         for seconds in (10.0, 1.0, 2.0):
-            budget.settle(seconds, 1, 0.0, False)
-        budget.settle(1.0, 1, -1.0, True)
+            budget.enter(seconds, 1, 0.0, False)
+        budget.enter(1.0, 1, -1.0, True)
         assert budget.balance == pytest.approx(-1.0)
 
     def test_rests_double_while_tries_fail(self) -> None:
@@ -80,7 +35,7 @@ class TestBudget:
         rests = []
         for _ in range(4):
             while budget.allows:
-                budget.settle(1.0, 1, -0.7, True)
+                budget.enter(1.0, 1, -0.7, True)
             rests.append(rested(budget))
         assert rests == [48, 96, 192, 384]
 
@@ -91,7 +46,7 @@ class TestBudget:
             rested(budget)
         for _ in range(40):
             assert budget.allows
-            budget.settle(2.0, 2, 0.1, True)
+            budget.enter(2.0, 2, 0.1, True)
         lose(budget)
         assert rested(budget) == 48
 
@@ -102,7 +57,7 @@ class TestBudget:
         for _ in range(2000):
             allowed += budget.allows
             # A mean gain of 15 % of a pass under noise of 40 %.
-            budget.settle(2.0, 2, 0.15 + 0.4 * rng.standard_normal(), budget.allows)
+            budget.enter(2.0, 2, 0.15 + 0.4 * rng.standard_normal(), budget.allows)
         assert allowed > 1800
 
     def test_a_small_loss_is_found_through_noise(self) -> None:
@@ -112,16 +67,16 @@ class TestBudget:
         for _ in range(2000):
             loss = 0.15 if budget.allows else 0.0
             lost += loss
-            budget.settle(1.0, 1, -loss + 0.4 * rng.standard_normal(), budget.allows)
+            budget.enter(1.0, 1, -loss + 0.4 * rng.standard_normal(), budget.allows)
         assert lost < 0.02 * 2000
 
     def test_gains_of_long_ago_do_not_pay_for_losses_now(self) -> None:
         budget = started()
         for _ in range(1000):
-            budget.settle(2.0, 2, 1.0, True)
+            budget.enter(2.0, 2, 1.0, True)
         n = 0
         while budget.allows:
-            budget.settle(1.0, 1, -0.5, True)
+            budget.enter(1.0, 1, -0.5, True)
             budget.start()  # as if every cycle were a text of its own
             n += 1
         assert n < 128
@@ -129,22 +84,22 @@ class TestBudget:
     def test_a_text_that_loses_is_decoded_plainly_and_the_next_begins_afresh(self) -> None:
         budget = started()
         for _ in range(200):
-            budget.settle(2.0, 2, 0.5, True)
+            budget.enter(2.0, 2, 0.5, True)
         budget.start()
         n = 0
         while budget.allows:
-            budget.settle(1.0, 1, -0.25, True)
+            budget.enter(1.0, 1, -0.25, True)
             n += 1
         assert n == 9
         for _ in range(20):
             assert not budget.allows
-            budget.settle(1.0, 1, 0.0, False)
+            budget.enter(1.0, 1, 0.0, False)
         budget.start()
         assert budget.allows
 
     def test_a_rest_ends_when_what_was_lost_is_made_good(self) -> None:
         budget = started()
-        budget.settle(1.0, 1, -2.0, True)
+        budget.enter(1.0, 1, -2.0, True)
         rests = []
         for gain in (0.3, 0.0):
             # What speculation left in the cache makes plain passes shorter.
@@ -156,26 +111,26 @@ class TestBudget:
     def test_a_rest_of_a_text_ends_when_what_was_lost_is_made_good(self) -> None:
         budget = started()
         for _ in range(200):
-            budget.settle(2.0, 2, 0.5, True)
+            budget.enter(2.0, 2, 0.5, True)
         budget.start()
         while budget.allows:
-            budget.settle(1.0, 1, -0.25, True)
+            budget.enter(1.0, 1, -0.25, True)
         assert rested(budget, 0.5) == 5  # 2.25 were lost
 
     def test_losses_in_a_rest_have_to_be_made_good_too(self) -> None:
         budget = started()
-        budget.settle(1.0, 1, -2.0, True)
+        budget.enter(1.0, 1, -2.0, True)
         for gain in (-1.0, 1.0, 1.0):
-            budget.settle(1.0, 1, gain, False)
+            budget.enter(1.0, 1, gain, False)
             assert not budget.allows
-        budget.settle(1.0, 1, 1.0, False)
+        budget.enter(1.0, 1, 1.0, False)
         assert budget.allows
 
     def test_a_hiccup_counts_as_two_passes_at_most(self) -> None:
         budget = started()
         for _ in range(8):
-            budget.settle(2.0, 2, 0.5, True)
-        budget.settle(1.0, 1, -100.0, True)
+            budget.enter(2.0, 2, 0.5, True)
+        budget.enter(1.0, 1, -100.0, True)
         assert budget.allows
 
     @given(losses=st.lists(st.floats(0.01, 0.6), min_size=1, max_size=400), n=st.integers(200, 800))
@@ -185,7 +140,7 @@ class TestBudget:
         for i in range(n):
             loss = losses[i % len(losses)] if budget.allows else 0.0
             lost += loss
-            budget.settle(1.0, 1, -loss, budget.allows)
+            budget.enter(1.0, 1, -loss, budget.allows)
         # The allowance, then that of each try, each overdrawn by at most one cycle.
         tries = sum(48 * (2**k - 1) < n for k in range(1, 20))
         assert lost <= 1.5 + 0.6 + tries * (1.0 + 0.6)
@@ -194,19 +149,19 @@ class TestBudget:
 def started() -> SpeculationBudget:
     budget = SpeculationBudget()
     for _ in range(3):
-        budget.settle(1.0, 1, 0.0, False)
+        budget.enter(1.0, 1, 0.0, False)
     return budget
 
 
 def lose(budget: SpeculationBudget) -> None:
     while budget.allows:
-        budget.settle(1.0, 1, -1.0, True)
+        budget.enter(1.0, 1, -1.0, True)
 
 
 def rested(budget: SpeculationBudget, gain: float = 0.0) -> int:
     n = 0
     while not budget.allows:
-        budget.settle(1.0, 1, gain, False)
+        budget.enter(1.0, 1, gain, False)
         n += 1
     return n
 
@@ -238,7 +193,7 @@ class TestBias:
         bias = WasteBias()
         bias.expect(10.0)
         for _ in range(100):
-            bias.doubt()
+            bias.fade()
         assert bias.seconds < 0.2
 
 

@@ -169,37 +169,21 @@ def _use_prompts(folder: Path) -> None:
         one_prompt(None, str(folder / name))
 
 
-def _make_router(folder: Path) -> None:
+def _make_network(folder: Path) -> None:
     import torch
 
-    from specfit_runtime.predictors.router_network import RouterNetwork, RouterShape
-    from specfit_runtime.predictors.router_network_files import save_router
+    from specfit_runtime.predictors.routing_network import NetworkShape, RoutingNetwork
+    from specfit_runtime.predictors.routing_network_files import save_network
 
     torch.manual_seed(0)
-    network = RouterNetwork(RouterShape(2, 4, 2, 6, 5, 4, 4, 3))
-    save_router(folder / "router", network, card="a card")
+    network = RoutingNetwork(NetworkShape(2, 4, 2, 6, 5, 4, 4, 3))
+    save_network(folder / "network", network, card="a card")
 
 
-def _use_router(folder: Path) -> None:
-    from specfit_runtime.predictors.router_network_files import load_router
+def _use_network(folder: Path) -> None:
+    from specfit_runtime.predictors.routing_network_files import load_network
 
-    load_router(folder / "router")
-
-
-def _make_router_map(folder: Path) -> None:
-    import torch
-
-    from specfit_runtime.predictors.router_map import RouterMap
-
-    torch.manual_seed(0)
-    drawn = torch.randn(6, 2, 4), torch.randn(5, 2, 4), torch.randn(2, 4)
-    RouterMap(*drawn, top_k=2, target="qwen3_moe", nodes=100, ridge=1.0).save(folder / "map")
-
-
-def _use_router_map(folder: Path) -> None:
-    from specfit_runtime.predictors.router_map import RouterMap
-
-    RouterMap.load(folder / "map").describe()
+    load_network(folder / "network")
 
 
 @cache
@@ -276,8 +260,7 @@ FILE_KINDS: dict[str, FileKind] = {
     "hardware profile": FileKind(_make_hardware_profile, _use_hardware_profile),
     "runtime profile": FileKind(_make_runtime_profile, _use_runtime_profile),
     "prompts": FileKind(_make_prompts, _use_prompts),
-    "router": FileKind(_make_router, _use_router),
-    "router map": FileKind(_make_router_map, _use_router_map),
+    "routing network": FileKind(_make_network, _use_network),
     "eagle3 specforge": FileKind(_make_eagle3("specforge"), _use_drafter("eagle3")),
     "eagle3 speculators": FileKind(_make_eagle3("speculators"), _use_drafter("eagle3")),
     "lm drafter": FileKind(_make_lm, _use_drafter("lm"), 0.3),

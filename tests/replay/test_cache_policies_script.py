@@ -11,7 +11,8 @@ import pytest
 from benchmark_scripts import benchmark_script
 from random_trace import random_trace
 
-from specfit_opt.replay import CACHES, replay
+from specfit_opt.caches import CACHE_RULES
+from specfit_opt.replay import replay
 
 
 @pytest.fixture
@@ -44,8 +45,8 @@ def test_every_figure_is_misses_over_the_optimum(
             (own,) = replay(trace, cache_policy=name, **options)
             (least,) = replay(trace, cache_policy="belady", **options)
             assert figure == own.misses / least.misses >= 1.0
-    assert {k[1] for k in per_token} == set(CACHES) - {"belady", "resident"}
-    live = {("live", name, "ar", share): [2, 3] for name in script.KINDS for share in script.SHARES}
+    assert {k[1] for k in per_token} == set(CACHE_RULES) - {"belady"}
+    live = {("live", name, "ar", share): [2, 3] for name in script.RULES for share in script.SHARES}
     shown = script.report(groups, misses, per_token, live)
     assert shown.startswith("$ python -m benchmarks.cache_policies\n")
     table = shown.split("2 traces of real")[1].splitlines()

@@ -1,29 +1,27 @@
-"""The clairvoyant policy of simulations, on traces small enough to reckon by hand."""
+"""The clairvoyant policy of benchmarks, on traces small enough to reckon by hand."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
+from benchmark_scripts import benchmark_script
 from numpy.typing import NDArray
-from specfit_runtime.simulation import (
-    Lookahead,
-    Machine,
-    Prospect,
-    SimulatedCycle,
-    SimulatedDecode,
-    simulate,
-)
 
 from specfit_opt import CostModel
 from specfit_opt.control.acceptance import AcceptanceCalibrator
 from specfit_opt.data import example_trace
+from specfit_opt.errors import InvalidInputError
 from specfit_opt.expert_union import expert_union
 from specfit_opt.files import Trace
 from specfit_opt.policies import POLICIES, Choice, DraftView, SpecFitPolicy, make_policy
-from specfit_runtime.errors import InvalidInputError
-from specfit_runtime.predictors import make_predictor
+from specfit_opt.replay import RecordedDecode, ReplayedCycle, SimulatedMachine, replay
+
+with pytest.MonkeyPatch.context() as patch:
+    Lookahead: Any = benchmark_script("lookahead_policy", patch).Lookahead
+
 
 #: Drafted with this probability, in the trace below.
 CHANCE = 0.3
@@ -47,12 +45,12 @@ def text(roots: list[int], draft: int) -> Trace:
     )
 
 
-class Watched(Lookahead):
+class Watched(Lookahead):  # type: ignore[misc]
     """Keeps what it saw; sees twice what it may not change."""
 
     def __init__(self, passes: int = 2, tail: int = 0) -> None:
         super().__init__(passes, tail=tail)
-        self.seen: list[list[Prospect]] = []
+        self.seen: list[list[Any]] = []
         self.choices: list[Choice] = []
         self.depths: list[tuple[int, int]] = []
 
@@ -72,36 +70,35 @@ class Watched(Lookahead):
         return choice
 
 
-def decode(trace: Trace, policy: Lookahead | SpecFitPolicy) -> list[SimulatedCycle]:
+def decode(trace: Trace, policy: Any) -> list[ReplayedCycle]:
     """A pass takes a second, so does a load; the cache holds half of the experts."""
-    machine = Machine(
+    machine = SimulatedMachine(
         cost_model=CostModel(1.0, 0.0, np.ones(1)),
         draft_time=0.05,
         slots=4,
     )
-    calibrator = AcceptanceCalibrator(cold_start=(1.0, 0.0))  # takes the drafter at its word
-    decoder = SimulatedDecode(
-        trace, policy, machine, make_predictor("oracle"), calibrator=calibrator, warmup=0
-    )
+    decoder = RecordedDecode(trace, policy, machine, warmup=0)
+    # Takes the drafter at its word.
+    decoder.calibrator = AcceptanceCalibrator(cold_start=(1.0, 0.0))
     return decoder.text(0, trace.n_cycles)
 
 
-def decode_example(policy: Lookahead) -> list[SimulatedCycle]:
+def decode_example(policy: Any) -> list[ReplayedCycle]:
     """Decode the beginning of a recorded text."""
     trace = example_trace()
-    machine = Machine(
+    machine = SimulatedMachine(
         cost_model=CostModel(0.025, 5e-5, np.full(trace.n_layers, 2.5e-3)),
         draft_time=1.2e-3,
         slots=16,
     )
-    return SimulatedDecode(trace, policy, machine, make_predictor("oracle")).text(0, 36)
+    return RecordedDecode(trace, policy, machine).text(0, 36)
 
 
 def myopic() -> SpecFitPolicy:
-    return SpecFitPolicy("none", guard=False, repayment=False)
+    return SpecFitPolicy(guard=False)
 
 
-def sizes(cycles: list[SimulatedCycle]) -> list[int]:
+def sizes(cycles: list[ReplayedCycle]) -> list[int]:
     return [len(cycle.choice.nodes) for cycle in cycles]
 
 
@@ -146,10 +143,9 @@ def test_takes_the_best_prospect_and_drafts_no_more_than_it_needs() -> None:
     cycles = decode_example(policy)
     assert sum(cycle.committed for cycle in cycles) >= 24
     for prospects, choice in zip(policy.seen, policy.choices, strict=True):
-        assert choice.objective == max(p.value for p in prospects)
         assert any(p.nodes.tolist() == [0] for p in prospects)
         (taken,) = (p for p in prospects if np.array_equal(p.nodes, choice.nodes))
-        assert taken.value == choice.objective
+        assert taken.value == max(p.value for p in prospects)
     assert all(levels >= deepest for levels, deepest in policy.depths)
     assert all(levels == 0 for levels, _ in policy.depths[:12])  # they stand for the prompt
     assert len({levels for levels, _ in policy.depths}) > 2
@@ -171,7 +167,7 @@ def test_values_are_what_loops_give() -> None:
         assert ours == pytest.approx(theirs, abs=1e-9)
 
 
-def first_by_hand(policy: Lookahead, view: DraftView, prospect: Prospect) -> float:
+def first_by_hand(policy: Any, view: DraftView, prospect: Any) -> float:
     here = view.ahead(0)  # type: ignore[attr-defined]
     while here.levels < prospect.levels:
         here.grow(4, 4)
@@ -197,7 +193,7 @@ def first_by_hand(policy: Lookahead, view: DraftView, prospect: Prospect) -> flo
     return float(expected - rate * (seconds - beside))
 
 
-def test_is_of_no_use_outside_simulations() -> None:
+def test_is_of_no_use_outside_replays() -> None:
     assert "lookahead" not in POLICIES
     with pytest.raises(InvalidInputError, match="unknown"):
         make_policy("lookahead")
@@ -216,14 +212,14 @@ def test_bad_arguments_say_what_is_wrong() -> None:
         Lookahead(tail=-1)
     with pytest.raises(InvalidInputError, match="cache policy"):
         Lookahead(cache_policy="oldest")
-    with pytest.raises(InvalidInputError, match="not what lfu would hold"):
-        decode_example(Lookahead(cache_policy="lfu"))
+    with pytest.raises(InvalidInputError, match="not what lru would hold"):
+        decode_example(Lookahead(cache_policy="lru"))
 
 
-def test_serves_as_a_policy_of_simulate() -> None:
+def test_serves_as_a_policy_of_replay() -> None:
     trace = text([0, 1, 0, 0], draft=1)
     policies = [Lookahead(), Lookahead(1, tail=7)]
-    results = simulate(trace, policies=policies, cache=4, expert_bytes=24_800_000_000, warmup=0)
+    results = replay(trace, policies=policies, cache=4, expert_bytes=24_800_000_000, warmup=0)
     assert [(r.policy, r.tokens, r.misses) for r in results] == [
         ("lookahead-2", 4, 2),
         ("lookahead-1-tail-7", 4, 2),

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from naive_replay import fixed_choice, naive_replay
 from random_trace import random_trace
-from specfit_opt.replay.pool import Pool
 
-from specfit_opt.policies import Choice, PassState, Policy
+from specfit_opt.policies import Choice, DraftView, Outcome, Policy, Ratio, make_policy
 from specfit_opt.profiles import HardwareProfile
-from specfit_opt.replay import ReplayResult, make_policy, replay
+from specfit_opt.replay import WARMUP, RecordedView, ReplayResult, replay
 
 TIMES: dict[str, Any] = {"bandwidth": 3e9, "fixed_time": 0.01, "draft_time": 0.0007}
 
@@ -45,6 +44,7 @@ def test_fixed_policies(seed: int) -> None:
         policies=policies,
         profile=profile,
         cache=slots,
+        cache_policy="lru",
         layer_repeat=repeat,
         warmup=warmup,
     )
@@ -103,40 +103,53 @@ class Recorder(Policy):
     def __init__(self, inner: Policy) -> None:
         self.inner = inner
         self.name = inner.name
-        self.objective = inner.objective
-        self.choices: list[Choice] = []
-        self.states: list[PassState] = []
+        self.priced, self.predicts = inner.priced, inner.predicts
+        self.told: list[tuple[list[int], int]] = []
+        self.expected = 0.0
+        self.rates: list[float | None] = []
+        self._plain = 0
 
-    def choose(self, pool: Pool, state: PassState) -> Choice:
-        choice = self.inner.choose(pool, state)
-        self.choices.append(choice)
-        self.states.append(state)
+    def start(self) -> None:
+        self.inner.start()
+        self._plain = WARMUP
+
+    def choose(self, view: DraftView) -> Choice:
+        assert isinstance(view, RecordedView)
+        choice = self.inner.choose(view)
+        self.rates.append(view.rate)
+        if self._plain:
+            self._plain -= 1
+            assert choice.nodes.tolist() == [0]
+        else:
+            # As the recording numbers them.
+            self.told.append((view.nodes[choice.nodes].tolist(), view.levels))
+            assert choice.expected_tokens is not None
+            self.expected += choice.expected_tokens
         return choice
 
-    def observe(self, pool: Pool, choice: Choice) -> None:
-        self.inner.observe(pool, choice)
+    def observe(self, outcome: Outcome) -> None:
+        self.inner.observe(outcome)
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["exact", "greedy-surplus", "evict", "ecospec", "chain", "specfit-naive", "specfit-expected"],
+    "inner",
+    [
+        *map(make_policy, ["pool-exact", "pool-greedy", "evict", "ecospec", "ratio", "specfit"]),
+        Ratio(stop="expected"),
+        Ratio(objective="surplus"),
+    ],
+    ids=lambda policy: policy.name,
 )
-def test_totals_follow_from_what_a_policy_chose(name: str) -> None:
+def test_totals_follow_from_what_a_policy_chose(inner: Policy) -> None:
     trace = random_trace(np.random.default_rng(7), prompts=3)
     assert trace.expert_bytes is not None
-    recorder = Recorder(make_policy(name))
+    recorder = Recorder(inner)
     profile = HardwareProfile(name="test", node_time=1e-4, **TIMES)
-    (result,) = replay(trace, policies=[recorder], profile=profile, cache=4)
-    told = iter(recorder.choices)
-
-    def choose(at: int, *pool: list[Any]) -> tuple[list[int], int]:
-        choice = next(told)
-        assert len(choice.mask) == len(pool[0])
-        return np.flatnonzero(choice.mask).tolist(), choice.levels
-
+    (result,) = replay(trace, policies=[recorder], profile=profile, cache=4, cache_policy="lru")
+    told = iter(recorder.told)
     want = naive_replay(
         trace,
-        choose,
+        lambda at, *pool: next(told),
         slots=4,
         node_time=lambda n: 1e-4 * n,
         expert_bytes=trace.expert_bytes.tolist(),
@@ -144,7 +157,7 @@ def test_totals_follow_from_what_a_policy_chose(name: str) -> None:
     )
     assert next(told, None) is None
     _compare(result, want)
-    # The rate that a surplus is maximised at is the replay's own so far.
-    assert recorder.states[0].rate is None
-    rates = [state.rate for state in recorder.states[1:]]
-    assert all(rate is not None and rate > 0.0 for rate in rates)
+    assert result.expected_tokens == pytest.approx(recorder.expected)
+    # The rate that a surplus is maximised at is that of the text so far.
+    assert sum(rate is None for rate in recorder.rates) == len(trace.prompts)
+    assert all(rate is None or rate > 0.0 for rate in recorder.rates)

@@ -9,8 +9,9 @@ import pytest
 from naive_replay import fixed_choice, naive_replay
 
 from specfit_opt.files import load_trace
+from specfit_opt.policies import FIXED_POLICIES
 from specfit_opt.profiles import HardwareProfile
-from specfit_opt.replay import FIXED_POLICIES, replay
+from specfit_opt.replay import replay
 
 REFERENCE = HardwareProfile(
     name="reference", bandwidth=25e9, fixed_time=0.025, draft_time=0.0012, node_time=0.00005
@@ -42,6 +43,7 @@ def test_fixed_policies_reproduce_the_expected_figures(shared: Path, name: str) 
         policies=FIXED_POLICIES,
         profile=REFERENCE,
         cache=SLOTS,
+        cache_policy="lru",
     )
     assert len(results) == len(SLOTS) * len(FIXED_POLICIES)
     for r in results:

@@ -47,10 +47,8 @@ def test_it_writes_every_policy_and_cell(tmp_path: Path) -> None:
     (at,) = [i for i, line in enumerate(lines) if line.startswith("slots per layer")]
     assert lines[at].split() == ["slots", "per", "layer", "4", "8"]
     assert lines[at - 1].split() == ["model"]
-    plain = [
-        [r.tokens_per_second for r in replay(t, policies=["ar"], profile="pcie4", cache=[4, 8])]
-        for t in traces
-    ]
+    options = {"policies": ["ar"], "profile": "pcie4", "cache": [4, 8], "cache_policy": "lru"}
+    plain = [[r.tokens_per_second for r in replay(t, **options)] for t in traces]
     mean = [(a * b) ** 0.5 for a, b in zip(*plain, strict=True)]
     shown = [float(cell.strip("*o")) for cell in lines[at + 1].split()[1:]]
     assert shown == pytest.approx(mean, abs=0.005)

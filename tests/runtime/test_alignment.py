@@ -18,10 +18,9 @@ from transformers import AutoModelForCausalLM
 from specfit_runtime import SpecFit, load_offloaded, offload_of
 from specfit_runtime.alignment import ALIGNMENT, align_weights, aligned
 from specfit_runtime.drafters import CausalLmDrafter, Eagle3Drafter
-from specfit_runtime.expert_cache import cache
-from specfit_runtime.predictors.router_map import RouterMap
-from specfit_runtime.predictors.router_network import RouterNetwork, RouterShape
-from specfit_runtime.predictors.router_network_files import load_router, save_router
+from specfit_runtime.expert_cache import slabs
+from specfit_runtime.predictors.routing_network import NetworkShape, RoutingNetwork
+from specfit_runtime.predictors.routing_network_files import load_network, save_network
 
 NEW_TOKENS = 24
 
@@ -98,18 +97,10 @@ class TestWhatIsLoaded:
         assert len(held) > 8
         assert places(held) == {0}
 
-    def test_a_router_map(self, tmp_path: Path) -> None:
-        made = RouterMap(
-            torch.randn(5, 2, 8), torch.randn(3, 2, 8), torch.randn(2, 8), 2, "mixtral", 9, 0.1
-        )
-        made.save(tmp_path / "map")
-        found = RouterMap.load(at_odd_places(tmp_path / "map"))
-        assert places([found.embedding_weight, found.state_weight, found.constant]) == {0}
-
-    def test_a_router_network(self, tmp_path: Path) -> None:
-        network = RouterNetwork(RouterShape(2, 8, 2, 160, 48))
-        save_router(tmp_path / "router", network, card="")
-        found = load_router(at_odd_places(tmp_path / "router")).network
+    def test_a_routing_network(self, tmp_path: Path) -> None:
+        network = RoutingNetwork(NetworkShape(2, 8, 2, 160, 48))
+        save_network(tmp_path / "network", network, card="")
+        found, _ = load_network(at_odd_places(tmp_path / "network"))
         assert places(found.parameters()) == {0}
 
 
@@ -119,9 +110,9 @@ class TestShiftedByOneFloat:
     @pytest.fixture
     def shifting(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Shift the slots that experts are computed from."""
-        allocate = cache._allocate
+        allocate = slabs.allocate
         monkeypatch.setattr(
-            cache, "_allocate", lambda *args: [shifted(slab) for slab in allocate(*args)]
+            slabs, "allocate", lambda *args: [shifted(slab) for slab in allocate(*args)]
         )
 
     @pytest.mark.parametrize("model_type", MODEL_TYPES)
@@ -142,7 +133,7 @@ class TestShiftedByOneFloat:
         offloaded = shift_weights(load_offloaded(folder, expert_cache=2))
         draft = shift_weights(AutoModelForCausalLM.from_pretrained(folder))
         with offload_of(offloaded) as offload:
-            assert places(layer.slab for layer in offload.cache._layers) == {4}
+            assert places(layer.slab for layer in offload.cache._slots.layers) == {4}
             for model in (stock, offloaded):
                 assert places(p for p in model.parameters() if not p.is_meta) == {4}
                 found = model.generate(tiny_prompt(), **options)

@@ -170,12 +170,12 @@ def test_it_survives_its_file_and_can_be_replayed(trace, tmp_path):
     for name in ("cycle_start", "token", "path_prob", "accepted", "experts", "expert_bytes"):
         np.testing.assert_array_equal(getattr(loaded, name), getattr(trace, name))
     results = {
-        r.policy: r for r in replay(loaded, policies=["ar", "chain-3"], cache=4, warmup=2)
+        r.policy: r for r in replay(loaded, policies=["ar", "pool-exact"], cache=4, warmup=2)
     }
     positions = 2 * (NEW - 1 - 2)
     assert results["ar"].tokens == results["ar"].passes == positions
     # Everything is accepted, and four tokens a pass cost few experts more.
-    assert results["chain-3"].passes < positions
+    assert results["pool-exact"].passes < positions
 
 
 @pytest.mark.parametrize("kind", ["lm", "eagle3"])

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from manual_store import ManualStore, layouts_of, use_all
+from manual_store import LIVE_RULES, ManualStore, layouts_of, use_all
 
 from specfit_runtime.errors import StoreError
-from specfit_runtime.expert_cache import EVICTION_POLICIES, ExpertCache
-from specfit_runtime.expert_cache.preserved import drop, preserved
+from specfit_runtime.expert_cache import ExpertCache
+from specfit_runtime.expert_cache.preserved import preserved
 
 
 def cache_of(policy: str = "lru", slots: tuple[int, ...] = (3, 5), **options: Any) -> Any:
@@ -28,7 +28,7 @@ def wander(cache: ExpertCache, rng: random.Random, passes: int) -> None:
             use_all(cache, layer, rng.sample(range(8), rng.randint(1, 6)))
 
 
-@pytest.mark.parametrize("policy", sorted(EVICTION_POLICIES))
+@pytest.mark.parametrize("policy", LIVE_RULES)
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_happens_inside_leaves_no_trace(policy: str, seed: int) -> None:
     (cache, store), (twin, _) = cache_of(policy), cache_of(policy)
@@ -39,7 +39,7 @@ def test_whatever_happens_inside_leaves_no_trace(policy: str, seed: int) -> None
     held, counters = cache.resident.copy(), cache.counters()
     with preserved(cache):
         wander(cache, random.Random(seed + 100), 7)
-        drop(cache, 0, range(8))
+        cache.drop(0, range(8))
         assert cache.counters() != counters
     assert not store.under_way
     assert (cache.resident == held).all()
@@ -76,7 +76,7 @@ def test_an_expert_that_cannot_be_fetched_again_is_left_out() -> None:
     cache, store = cache_of()
     use_all(cache, 1, [0, 1, 2])
     with preserved(cache):
-        drop(cache, 1, [1, 2])
+        cache.drop(1, [1, 2])
         store.failing.add((1, 2))
     assert np.flatnonzero(cache.resident[1]).tolist() == [0, 1]
     store.failing.add((1, 2))
@@ -89,8 +89,8 @@ def test_dropped_experts_are_fetched_at_the_next_use() -> None:
     cache, store = cache_of()
     use_all(cache, 0, [0, 1, 2])
     cache.prefetch(1, [3, 4])
-    drop(cache, 0, [1, 7])
-    drop(cache, 1, [3])
+    cache.drop(0, [1, 7])
+    cache.drop(1, [3])
     assert np.flatnonzero(cache.resident[0]).tolist() == [0, 2]
     assert np.flatnonzero(cache.resident[1]).tolist() == [4]
     store.fetched.clear()

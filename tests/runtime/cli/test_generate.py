@@ -25,7 +25,8 @@ from specfit_runtime.cli import main
 PROMPT = "CHAPTER III\n\nEmma could not forgive her;"
 NEW = 12
 GREEDY = {"do_sample": False, "temperature": None, "top_k": None}
-#: What every run here shares; two slots per layer make misses, waves and evictions certain.
+#: What every run here shares; two slots per layer make misses, evictions and rounds of the scratch
+#: slab certain.
 COMMON = ("--dtype", "float32", "--max-new-tokens", str(NEW), "--expert-cache", "2")
 
 

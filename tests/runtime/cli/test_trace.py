@@ -39,7 +39,7 @@ def test_recorded_prompts_can_be_replayed(tmp_path, monkeypatch, capsys):
         roots = trace.token[trace.cycle_start[:-1]][trace.prompt == i]
         assert roots.tolist() == output[0, inputs["input_ids"].shape[1] : -1].tolist()
 
-    arguments = ("--policy", "ar", "specfit-none", "--cache", "25%", "--warmup", "2", "--json")
+    arguments = ("--policy", "ar", "pool-exact", "--cache", "25%", "--warmup", "2", "--json")
     assert main(["replay", "t.npz", *arguments]) == 0
     ar, specfit = json.loads(capsys.readouterr().out)
     assert ar["tokens"] == ar["passes"] == 2 * (9 - 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from importlib.metadata import PackageNotFoundError, entry_points, version
 
 import pytest
@@ -10,8 +9,6 @@ from subprocesses import run_python
 
 import specfit_opt
 from specfit_opt.cli.main import COMMANDS as SELECTION_COMMANDS
-from specfit_opt.files import load_instance
-from specfit_opt.generate import KINDS
 from specfit_runtime import _extras
 from specfit_runtime.cli import main
 from specfit_runtime.cli.main import build_parser
@@ -22,10 +19,9 @@ RUNTIME_COMMANDS = (
     "generate",
     "calibrate",
     "trace",
-    "simulate",
-    "train-router",
-    "fit-router",
-    "eval-router",
+    "replay",
+    "train-predictor",
+    "evaluate-predictor",
 )
 HEAVY = {"torch", "transformers", "safetensors", "tokenizers", "accelerate"}
 
@@ -48,6 +44,7 @@ def test_both_packages_commands_are_there_once():
     commands = _commands()
     assert len(commands) == len(set(commands))
     names = {module.__name__.rpartition(".")[2] for module in SELECTION_COMMANDS}
+    names = {name.replace("_", "-") for name in names}
     assert set(commands) == names | set(RUNTIME_COMMANDS)
 
 
@@ -71,7 +68,7 @@ def test_version():
     [
         ["--help"],
         ["solve"],
-        ["generate", "tiny", "-o", "x.npz"],
+        ["make-instance", "tiny", "-o", "x.npz"],
     ],
     ids=" ".join,
 )
@@ -99,8 +96,8 @@ print("imported:", sorted({HEAVY!r} & sys.modules.keys()))
         (("demo",), "transformers"),
         (("trace", "--prompt", "x", "-o", "x.npz"), "safetensors"),
         (("calibrate", "-o", "x.json"), "tokenizers"),
-        (("fit-router", "--trace", "x.npz", "-o", "map"), "safetensors"),
-        (("eval-router", "x.npz"), "torch"),
+        (("train-predictor", "--trace", "x.npz", "-o", "new"), "safetensors"),
+        (("evaluate-predictor", "x.npz"), "torch"),
     ],
 )
 def test_a_missing_package_is_one_line(arguments, package, tmp_path, monkeypatch, capsys):
@@ -124,46 +121,16 @@ def test_without_the_extra_the_other_commands_work(specfit):
     assert specfit("methods", hide=HEAVY).returncode == 0
 
 
-# ---- one word, two uses
-
-
-def test_generate_still_writes_an_instance(tmp_path, capsys):
-    from specfit_opt.cli import main as selection_main
-
-    arguments = ["generate", "tiny", "--seed", "3", "--top-k", "2", "--nodes", "9", "--json", "-o"]
-    assert main([*arguments, str(tmp_path / "a.npz")]) == 0
-    mine = json.loads(capsys.readouterr().out)
-    assert selection_main([*arguments, str(tmp_path / "b.npz")]) == 0
-    theirs = json.loads(capsys.readouterr().out)
-    assert {**mine, "file": ""} == {**theirs, "file": ""}
-    a, b = (load_instance(tmp_path / name) for name in ("a.npz", "b.npz"))
-    assert a.tree.path_prob.tolist() == b.tree.path_prob.tolist()
-    assert a.routing.experts.tolist() == b.routing.experts.tolist()
-
-
-def test_generate_lists_every_kind(capsys):
-    with pytest.raises(SystemExit):
-        main(["generate", "--help"])
-    text = capsys.readouterr().out
-    assert all(f"\n{kind} " in text for kind in KINDS)
+# ---- bad usage and bad input
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("generate",), "give --prompt TEXT or --prompt-file FILE"),
-        (("generate", "--temperature", "1"), "give --prompt TEXT or --prompt-file FILE"),
-        (("generate", "tiny"), "required with KIND: -o/--output"),
-        (("generate", "Once upon a time"), "to decode a text, give it as --prompt"),
-        (("generate", "tiny", "-o", "x.npz", "--prompt", "y"), "--prompt is an option of decoding"),
-        (("generate", "tiny", "-o", "x.npz", "--chat"), "--chat is an option of decoding a text"),
-        (
-            ("generate", "tiny", "-o", "x.npz", "--max-new-tokens", "0"),
-            "--max-new-tokens is an option of decoding a text",
-        ),
-        (("generate", "--prompt", "y", "-o", "x.npz"), "--output is an option of writing"),
-        (("generate", "--prompt", "y", "--nodes", "0"), "--nodes is an option of writing"),
-        (("generate", "--nodes", "4"), "KIND is missing: --nodes is an option of writing"),
+        (("generate",), "one of the arguments --prompt --prompt-file is required"),
+        (("generate", "--temperature", "1"), "one of the arguments --prompt --prompt-file is"),
+        (("generate", "--prompt", "y", "Once upon"), "unrecognized arguments: Once upon"),
+        (("make-instance", "tiny"), "-o/--output"),
         (("generate", "--prompt", "x", "--prompt-file", "y"), "not allowed with"),
         (("generate", "--prompt", "x", "--top-p", "0.9"), "give --temperature as well"),
         (("generate", "--prompt", "x", "--top-k", "3", "--temperature", "0"), "give --temperature"),
@@ -254,7 +221,9 @@ def test_the_dtypes_of_the_options_exist():
     assert all(isinstance(getattr(torch, name), torch.dtype) for name in DTYPES)
 
 
-@pytest.mark.parametrize("where", ["drafters:DRAFTERS", "policies:POLICIES"])
+@pytest.mark.parametrize(
+    "where", ["specfit_runtime.drafters:DRAFTERS", "specfit_opt.policies:POLICIES"]
+)
 def test_the_help_text_names_every_entry_of_a_registry(where, capsys):
     from importlib import import_module
 
@@ -262,5 +231,5 @@ def test_the_help_text_names_every_entry_of_a_registry(where, capsys):
     with pytest.raises(SystemExit):
         main(["generate", "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    for entry in getattr(import_module(f"specfit_runtime.{module}"), name):
+    for entry in getattr(import_module(module), name):
         assert entry in text

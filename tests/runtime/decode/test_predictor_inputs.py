@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from tiny_drafters import tiny_eagle3
 from tiny_models import tiny_config
 
+from specfit_opt.routing_predictor import DraftNodes, RoutingPredictor
 from specfit_runtime import SpecFit
 from specfit_runtime.drafters import Drafter, DraftLevel, Eagle3Drafter
-from specfit_runtime.predictors import DraftNodes, RoutingPredictor
 
 
 class Listener(RoutingPredictor):
@@ -35,7 +35,7 @@ class Listener(RoutingPredictor):
 
     def predict(self, nodes: DraftNodes) -> NDArray[np.int32]:
         self.nodes.append(nodes)
-        return np.zeros((len(nodes.tokens), *self.shape), dtype=np.int32)
+        return np.zeros((len(nodes.token), *self.shape), dtype=np.int32)
 
     def observe(self, tokens: Any, experts: Any) -> None:
         return
@@ -82,15 +82,14 @@ def test_each_node_comes_with_the_state_it_was_drafted_from(model, target, tmp_p
         if nodes.states is None:
             assert nodes.depth.tolist() == [0]  # nothing was drafted
             continue
-        assert nodes.states.shape == (len(nodes.tokens), 48)
-        for depth, row, token in zip(
-            nodes.depth, nodes.states.numpy(), nodes.tokens, strict=True
-        ):
+        states = torch.cat(nodes.states)
+        assert states.shape == (len(nodes.token), 48)
+        for depth, row, token in zip(nodes.depth, states.numpy(), nodes.token, strict=True):
             if depth:
                 assert (*np.round(row, 4).tolist(), int(token)) in known
                 drafted += 1
     assert drafted > 16
-    first = [nodes.states[:1] for nodes in listener.nodes if nodes.states is not None]
+    first = [nodes.states[0][:1] for nodes in listener.nodes if nodes.states is not None]
     roots = [root for root in drafter.roots if root is not None]
     assert any(torch.equal(state, root) for state in first for root in roots)
 
@@ -103,7 +102,7 @@ def test_a_root_that_was_not_run_over_gets_zeros(model, target, tmp_path):
     listener = Listener()
     drafter = NoRoots(tiny_eagle3(tmp_path, tiny_config("qwen3_moe")))
     decoded(model, target, drafter, listener, "ecospec")
-    states = [n.states for n in listener.nodes if n.states is not None]
+    states = [torch.cat(n.states) for n in listener.nodes if n.states is not None]
     assert states
     for some in states:
         assert not some[0].any()

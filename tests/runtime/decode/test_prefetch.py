@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specfit_opt.path_weights import PathWeights
 from specfit_runtime.decode.prefetch import Prefetcher
 from specfit_runtime.errors import InvalidInputError
 
 N_LAYERS, N_EXPERTS = 3, 16
-ROOT = PathWeights([-1], [1.0])
 
 
 def shown(prefetcher, right, wrong, compute_seconds, cycles=40):
@@ -52,8 +50,6 @@ def test_it_changes_its_mind():
 
 def test_the_time_of_asking_counts():
     class Slow:
-        admission = False
-
         def prefetch(self, layer, experts):
             for _ in range(200_000):
                 pass
@@ -63,7 +59,7 @@ def test_the_time_of_asking_counts():
     assert prefetcher.wanted
     experts = np.zeros((1, N_LAYERS, 1), dtype=np.int32)
     for _ in range(40):
-        prefetcher.issue(Slow(), experts, ROOT)
+        prefetcher.issue(Slow(), experts)
         shown(prefetcher, 1, 0, 1e-3, cycles=1)
     assert not prefetcher.wanted
 
@@ -71,10 +67,7 @@ def test_the_time_of_asking_counts():
 class Asked:
     """Notes what is prefetched, in order."""
 
-    n_experts = N_EXPERTS
-
-    def __init__(self, admission=False):
-        self.admission = admission
+    def __init__(self):
         self.calls = []
 
     def prefetch(self, layer, experts):
@@ -85,17 +78,8 @@ class Asked:
 def test_it_asks_layer_by_layer_for_the_likeliest_first_and_never_for_padding():
     cache = Asked()
     experts = np.array([[[4, 2], [1, -1]], [[2, -1], [0, 1]], [[2, 4], [0, 0]], [[7, -1], [0, 5]]])
-    paths = PathWeights([-1, 0, 0, 2], [1.0, 0.01, 0.01, 0.01])
-    fresh(True).issue(cache, experts, paths)
+    fresh(True).issue(cache, experts)
     assert cache.calls == [(0, [2, 4, 7]), (1, [0, 1, 5])]
-
-
-def test_it_asks_for_nothing_that_the_cache_keeps_out():
-    cache = Asked(admission=True)
-    experts = np.array([[[4, 2]], [[2, 3]], [[3, -1]], [[7, 9]]])
-    fresh(True).issue(cache, experts, PathWeights([-1, 0, 0, 1], [1.0, 0.06, 0.05, 0.02]))
-    # 3 is met with 0.06 + 0.05; 7 and 9 with 0.02. 2 and 3 are each predicted for two nodes.
-    assert cache.calls == [(0, [2, 3, 4])]
 
 
 @pytest.mark.parametrize("mode", [True, False])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from specfit_opt.routing_predictor import DraftNodes, RoutingPredictor
 from specfit_runtime import SpecFit, load_offloaded, offload_of
-from specfit_runtime.predictors import DraftNodes, RoutingPredictor
 from specfit_runtime.verify import TargetSession
 
 
@@ -45,7 +45,7 @@ class ByToken(RoutingPredictor):
     def predict(self, nodes):
         n_layers, n_experts, _ = self.shape
         layer = np.arange(n_layers)[:, None]
-        first = np.asarray(nodes.tokens)[:, None, None] * 3 + layer
+        first = np.asarray(nodes.token)[:, None, None] * 3 + layer
         return np.concatenate([first, first + 1], axis=2).astype(np.int32) % n_experts
 
     def observe(self, tokens, experts):
@@ -99,7 +99,7 @@ def test_exactly_the_chosen_nodes_predicted_misses_are_prefetched(
         totals = spec.report.totals
         assert sum(passes) == totals.verified
         assert totals.prefetched > 0
-        # What was fetched in vain is counted, in the cycle that it was fetched for.
+        # What was fetched for nothing is counted, in the cycle that it was fetched for.
         unused = totals.prefetched - totals.prefetch_hits
         assert totals.wasted_prefetch_bytes == unused * int(offload.store.moved_bytes[0])
         if policy == "ar":

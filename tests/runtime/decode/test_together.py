@@ -81,7 +81,7 @@ def test_eight_decodes_and_a_plain_one(tiny_folder, lm, rounds):
     wanted: list[object] = [stock.generate(p, **GREEDY).tolist() for p in prompts]
     models = [
         load_offloaded(folder, expert_cache=0.25, cache_policy=policy, dtype="float32")
-        for policy in ["lfu", "admit"] * 4
+        for policy in ["lfu", "lru"] * 4
     ]
     policies = ["eagle-10", "chain-3", "eagle-10", "specfit"] * 2
     total: Counter[str] = Counter()
@@ -152,7 +152,7 @@ def test_plain_passes_beside_everything(tiny_folder, lm):
     prompt = tiny_prompt(9)
     stock = tiny_model("qwen3_moe")
     want: object = stock.generate(prompt, **GREEDY).tolist()
-    model = load_offloaded(folder, expert_cache=0.25, cache_policy="admit", dtype="float32")
+    model = load_offloaded(folder, expert_cache=0.25, cache_policy="lru", dtype="float32")
     spec = SpecFit(lm, policy="eagle-10", prefetch=True)
     drafter = make_drafter(lm)
 

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from manual_store import ManualStore, check_batch, layouts_of, use_all
+from manual_store import LIVE_RULES, ManualStore, check_batch, layouts_of, use_all
 
-import specfit_runtime.expert_cache.cache as cache_module
 from specfit_runtime.errors import BusyError, InvalidInputError, StoreError
-from specfit_runtime.expert_cache import EVICTION_POLICIES, CacheCounters, ExpertCache
+from specfit_runtime.expert_cache import CacheCounters, ExpertCache, default_scratch, slabs
 
 N_EXPERTS = 12
 
@@ -108,7 +107,7 @@ def test_nothing_is_used() -> None:
 # ---- evictions
 
 
-@pytest.mark.parametrize("policy", EVICTION_POLICIES)
+@pytest.mark.parametrize("policy", LIVE_RULES)
 def test_a_hit_is_not_evicted_for_a_miss_of_the_same_pass(policy: str) -> None:
     """The bug of mlx-lm 1588: slots of hits were looked up first, then given to misses.
 
@@ -160,7 +159,7 @@ def test_bypass_keeps_the_residents() -> None:
     counters = cache.counters() - before
     assert (counters.hits, counters.misses, counters.evictions) == (3, 9, 0)
     assert counters.bypassed == 9
-    assert counters.waves == 5  # two scratch slots
+    assert counters.scratch_rounds == 5  # two scratch slots
     assert sorted(store.fetched[3:]) == [(0, e) for e in range(3, N_EXPERTS)]  # each once
 
 
@@ -171,7 +170,7 @@ def test_what_a_large_pass_does_not_use_makes_room_for_the_most_demanded() -> No
     use_all(cache, 0, [1, 4, 5, 6, 7], [1, 1, 9, 2, 5])
     assert residents(cache) == [1, 5, 7]
     counters = cache.counters() - before
-    assert (counters.evictions, counters.bypassed, counters.waves) == (2, 2, 1)
+    assert (counters.evictions, counters.bypassed, counters.scratch_rounds) == (2, 2, 1)
 
 
 def test_free_slots_go_to_the_most_demanded() -> None:
@@ -182,7 +181,7 @@ def test_free_slots_go_to_the_most_demanded() -> None:
     assert residents(cache) == [1, 3, 5, 9]
 
 
-def test_the_next_wave_loads_while_one_is_computed_with() -> None:
+def test_the_next_round_loads_while_one_is_computed_with() -> None:
     cache, store = cache_of(1, scratch=2)
     use_all(cache, 0, [0])
     with closing(cache.use(0, range(6), [1] * 6)) as batches:
@@ -201,7 +200,7 @@ def test_one_scratch_slot_suffices() -> None:
     for _ in range(2):
         use_all(cache, 0, range(N_EXPERTS))
     assert residents(cache) == [11]
-    assert cache.counters().waves == 11 + 11
+    assert cache.counters().scratch_rounds == 11 + 11
 
 
 def test_scratch_is_shared_by_layers_of_different_sizes() -> None:
@@ -233,7 +232,7 @@ def test_a_newcomer_that_is_used_less_passes_through() -> None:
     assert residents(cache) == [0, 1]
     counters = cache.counters() - before
     assert (counters.misses, counters.evictions, counters.bypassed) == (2, 0, 2)
-    assert counters.waves == 2
+    assert counters.scratch_rounds == 2
     for _ in range(4):
         use_all(cache, 0, [8])
     assert 8 in residents(cache)
@@ -256,51 +255,7 @@ def test_what_is_in_use_stays_however_rarely_it_is_used() -> None:
             assert 1 in residents(cache)
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.09])
-def test_unlikely_experts_take_no_slot_from_others(weight: float) -> None:
-    cache, _ = cache_of(3, policy="admit")
-    assert cache.weighs
-    use_all(cache, 0, [0, 1], weight=[1.0, 1.0])
-    use_all(cache, 0, [2], weight=[weight])  # a slot is free
-    assert residents(cache) == [0, 1, 2]
-    use_all(cache, 0, [3, 4], weight=[weight, 1.0])
-    assert residents(cache) == [1, 2, 4]
-    assert cache.counters().bypassed == 1
-    use_all(cache, 0, [0, 3], weight=[weight, weight])
-    assert residents(cache) == [1, 2, 4]
-    use_all(cache, 0, [3])  # without weights everything is certain
-    assert residents(cache) == [2, 3, 4]
-
-
-def test_the_likelier_of_the_unlikely_get_the_free_slots() -> None:
-    cache, _ = cache_of(2, policy="admit")
-    use_all(cache, 0, [0], weight=[1.0])
-    use_all(cache, 0, [3, 4, 5], [9, 1, 1], weight=[0.01, 0.02, 0.03])
-    assert residents(cache) == [0, 5]
-
-
-def test_a_large_pass_of_unlikely_experts_streams_in_waves() -> None:
-    cache, store = cache_of(3, policy="admit", scratch=2)
-    use_all(cache, 0, [0, 1, 2])
-    before = cache.counters()
-    use_all(cache, 0, [1, *range(4, 11)], weight=[1.0] + [0.05] * 7)
-    counters = cache.counters() - before
-    assert residents(cache) == [0, 1, 2]
-    assert (counters.misses, counters.bypassed, counters.waves) == (7, 7, 4)
-    assert len(store.fetched) == 3 + 7
-
-
-def test_a_wrong_prefetch_gives_way_to_the_likely_alone() -> None:
-    cache, _ = cache_of(2, policy="admit")
-    cache.prefetch(0, [0, 1])
-    use_all(cache, 0, [5], weight=[0.01])
-    assert residents(cache) == [0, 1]
-    use_all(cache, 0, [5], weight=[0.9])
-    assert residents(cache) == [1, 5]
-    assert cache.counters().wasted_prefetch_bytes == 64
-
-
-@pytest.mark.parametrize("policy", EVICTION_POLICIES)
+@pytest.mark.parametrize("policy", LIVE_RULES)
 def test_a_prefetched_expert_is_there_when_it_is_used(policy: str) -> None:
     """Whatever the policy thinks of it: what was asked for ahead does not compete."""
     cache, _ = cache_of(2, policy=policy)
@@ -309,7 +264,7 @@ def test_a_prefetched_expert_is_there_when_it_is_used(policy: str) -> None:
     cache.begin_pass()
     assert cache.prefetch(0, [7]) == 64
     before = cache.counters()
-    use_all(cache, 0, [7], weight=[0.01])
+    use_all(cache, 0, [7])
     counters = cache.counters() - before
     assert (counters.hits, counters.misses, counters.prefetch_hits) == (1, 0, 1)
 
@@ -651,8 +606,6 @@ def test_bad_layer_and_demand() -> None:
         cache.prefetch(0, [12])
     with pytest.raises(InvalidInputError, match="the demand for 2"):
         cache.use(0, [0], [1, 1])
-    with pytest.raises(InvalidInputError, match="weights of 2 experts were given for 1"):
-        cache.use(0, [0], [1], [0.5, 0.5])
 
 
 @pytest.mark.parametrize("slots", [0, -1, 13, True, 2.0, math.nan, "4", None])
@@ -682,16 +635,21 @@ def test_unknown_policy() -> None:
         cache_of(policy="best")
 
 
+def test_a_rule_that_must_know_the_passes() -> None:
+    with pytest.raises(InvalidInputError, match="'belady' must know all passes beforehand"):
+        cache_of(policy="belady")
+
+
 def test_another_device() -> None:
     with pytest.raises(InvalidInputError, match="the store brings experts to cpu"):
         cache_of(device="meta")
 
 
 def test_a_cache_larger_than_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "available_bytes", lambda: 300)
+    monkeypatch.setattr(slabs, "available_bytes", lambda: 300)
     with pytest.raises(InvalidInputError, match=r"384 bytes.*does not fit.*300 are available"):
         cache_of(4, scratch=2)
-    monkeypatch.setattr(cache_module, "available_bytes", lambda: None)
+    monkeypatch.setattr(slabs, "available_bytes", lambda: None)
     cache_of(4, scratch=2)
 
 
@@ -702,3 +660,10 @@ def test_made_in_inference_mode_and_used_outside() -> None:
     use_all(cache, 0, [2, 3])
     with torch.inference_mode():
         use_all(cache, 0, [4, 5])
+
+
+def test_default_scratch() -> None:
+    assert default_scratch(64, 4) == 8
+    assert default_scratch(8, 1) == 2
+    assert default_scratch(8, 8) == 8
+    assert default_scratch(1, 1) == 1

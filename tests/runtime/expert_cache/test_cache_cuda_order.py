@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from manual_store import LIVE_RULES
 from played_cuda import Device, play
 from tiny_experts import TinyExperts, write_experts
 
-import specfit_runtime.expert_cache.cache as cache_module
-from specfit_runtime.expert_cache import EVICTION_POLICIES, ExpertCache
+from specfit_runtime.expert_cache import ExpertCache, slabs
 from specfit_runtime.stores import PinnedStore
 
 N_EXPERTS = 8
@@ -22,10 +22,10 @@ N_EXPERTS = 8
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     played = play(monkeypatch)
-    allocate = cache_module._allocate
+    allocate = slabs.allocate
     monkeypatch.setattr(
-        cache_module,
-        "_allocate",
+        slabs,
+        "allocate",
         lambda shapes, dtypes, device: allocate(shapes, dtypes, torch.device("cpu")),
     )
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: played.run())
@@ -69,10 +69,10 @@ def some_steps(device: Device, random: Random) -> None:
 def test_no_slot_is_overwritten_before_it_was_read(
     experts: TinyExperts, device: Device, slots: list[int], seed: int
 ) -> None:
-    """Hits, misses, waves, prefetches, and uses that are given up, while the device lags behind."""
+    """Hits, misses, prefetches, large passes and uses given up, on a device that lags behind."""
     random = Random(seed)
     computation = Computation(device, experts)
-    policy = list(EVICTION_POLICIES)[seed % len(EVICTION_POLICIES)]
+    policy = LIVE_RULES[seed % len(LIVE_RULES)]
     with PinnedStore(experts.index) as store:
         cache = ExpertCache(store, slots, policy=policy, scratch=2)
         for _ in range(25):

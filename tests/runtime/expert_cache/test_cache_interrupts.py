@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from interrupts import Interrupter
-from manual_store import ManualStore, check_batch, layouts_of, use_all
+from manual_store import ManualStore, ManualTicket, check_batch, layouts_of, use_all
 
 import specfit_runtime.expert_cache
 from specfit_runtime.expert_cache import ExpertCache
@@ -126,8 +126,7 @@ def test_interrupted_within_a_fetch(moment: str, nth: int) -> None:
 def test_interrupted_while_waiting(nth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, store, passes = scene(nth)
     count = 0
-    wait = type(store.fetch(0, 0, cache._scratch.slab[0, :16])).wait  # type: ignore[attr-defined]
-    store.drain()
+    wait = ManualTicket.wait
 
     def interrupted(ticket: Any) -> None:
         nonlocal count

@@ -20,10 +20,10 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from manual_store import ManualStore, check_batch, layouts_of, use_all
+from manual_store import LIVE_RULES, ManualStore, check_batch, layouts_of, use_all
 
 from specfit_runtime.errors import StoreError
-from specfit_runtime.expert_cache import EVICTION_POLICIES, CacheCounters, ExpertCache
+from specfit_runtime.expert_cache import CacheCounters, ExpertCache
 
 N_EXPERTS = 6
 WIDTHS = (16, 32)
@@ -47,7 +47,7 @@ class CacheHistory(RuleBasedStateMachine):
         self.slots, self.scratch = slots, scratch
         self.unused: list[set[int]] = [set(), set()]  # prefetched for this pass, not used yet
         self.wanted: list[set[int]] = [set(), set()]
-        self.hits = self.evictions = self.prefetch_hits = self.bypassed = self.waves = 0
+        self.hits = self.evictions = self.prefetch_hits = self.bypassed = self.scratch_rounds = 0
         self.streamed: list[int] = []
         self.misses, self.prefetched, self.wasted = [0, 0], [0, 0], [0, 0]
 
@@ -79,7 +79,7 @@ class CacheHistory(RuleBasedStateMachine):
         self.note_evicted(layer, gone)
         self.streamed = [e for e in missing if e not in came]
         self.bypassed += len(self.streamed)
-        self.waves += -(-len(self.streamed) // self.scratch)
+        self.scratch_rounds += -(-len(self.streamed) // self.scratch)
         self.misses[layer] += len(came)
         if self.policy == "lru":
             # What comes is newer than what is idle, and of what comes what most tokens ask for.
@@ -91,10 +91,6 @@ class CacheHistory(RuleBasedStateMachine):
     @rule(layer=layers, used=experts, data=st.data())
     def use(self, layer: int, used: list[int], data: Any) -> None:
         demand = data.draw(st.lists(st.integers(1, 5), min_size=len(used), max_size=len(used)))
-        likely = st.sampled_from([0.0, 0.05, 0.5, 1.0])
-        weight = data.draw(
-            st.one_of(st.none(), st.lists(likely, min_size=len(used), max_size=len(used)))
-        )
         stop_after = data.draw(st.one_of(st.none(), st.integers(1, 4)))
         ahead = data.draw(st.one_of(st.none(), experts)) if used else None
         bad = data.draw(st.sets(st.sampled_from(used), max_size=1)) if used else set()
@@ -102,7 +98,7 @@ class CacheHistory(RuleBasedStateMachine):
         self.before = self.residents(layer)
         seen: list[int] = []
         lost: list[int] = []
-        batches = self.cache.use(layer, used, demand, weight)
+        batches = self.cache.use(layer, used, demand)
         try:
             for n, batch in enumerate(batches):
                 if n == 0:
@@ -143,10 +139,11 @@ class CacheHistory(RuleBasedStateMachine):
         for layer in (0, 1):
             self.misses[layer] = by_layer[layer] - self.prefetched[layer]
         self.hits = counters.hits
-        self.evictions, self.waves = counters.evictions, counters.waves
+        self.evictions, self.scratch_rounds = counters.evictions, counters.scratch_rounds
         self.prefetch_hits, self.bypassed = counters.prefetch_hits, counters.bypassed
-        self.unused = [set(unused) for unused in self.cache._unused]  # type: ignore[attr-defined]
-        self.wasted = list(self.cache._wasted)  # type: ignore[attr-defined]
+        slots = self.cache._slots
+        self.unused = [set(unused) for unused in slots.unused]
+        self.wasted = list(slots.tally.wasted)
 
     def prefetch_checked(self, layer: int, wished: list[int], in_use: set[int]) -> None:
         before, fetched = self.residents(layer), self.fetches()
@@ -221,7 +218,7 @@ class CacheHistory(RuleBasedStateMachine):
             prefetch_bytes=sum(p * b for p, b in zip(self.prefetched, MOVED, strict=True)),
             wasted_prefetch_bytes=sum(w * b for w, b in zip(self.wasted, MOVED, strict=True)),
             bypassed=self.bypassed,
-            waves=self.waves,
+            scratch_rounds=self.scratch_rounds,
             wait_seconds=counters.wait_seconds,
         )
         assert counters == expected
@@ -247,7 +244,7 @@ class CacheHistory(RuleBasedStateMachine):
             use_all(self.cache, layer, range(N_EXPERTS))
 
 
-@pytest.mark.parametrize("policy", EVICTION_POLICIES)
+@pytest.mark.parametrize("policy", LIVE_RULES)
 def test_history(policy: str) -> None:
     machine = type("History", (CacheHistory,), {"policy": policy})
     run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=25))

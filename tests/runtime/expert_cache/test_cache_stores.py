@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from manual_store import LIVE_RULES
 from tiny_experts import TinyExperts, write_experts
 
 from specfit_runtime.errors import BusyError, StoreError
-from specfit_runtime.expert_cache import EVICTION_POLICIES, ExpertCache
+from specfit_runtime.expert_cache import ExpertCache
 from specfit_runtime.stores import ExpertStore, open_store
 
 N_LAYERS, N_EXPERTS = 2, 8
@@ -56,7 +57,7 @@ def random_uses(cache: ExpertCache, experts: TinyExperts, seed: int, lock: Any) 
             with lock, closing(cache.use(layer, used, [1] * len(used))) as batches:
                 for batch in batches:
                     copies = [batch.slab[slot].clone() for slot in batch.slots]
-                    if cache._use is not None and lock is cache.lock:  # type: ignore[attr-defined]
+                    if cache._slots.in_use is not None and lock is cache.lock:
                         for expert, copy in zip(batch.experts, copies, strict=True):
                             assert experts.holds(copy, layer, expert)
                     seen += batch.experts
@@ -66,7 +67,7 @@ def random_uses(cache: ExpertCache, experts: TinyExperts, seed: int, lock: Any) 
     return busy
 
 
-@pytest.mark.parametrize("policy", EVICTION_POLICIES)
+@pytest.mark.parametrize("policy", LIVE_RULES)
 def test_every_batch_holds_what_it_names(
     store: ExpertStore, experts: TinyExperts, policy: str
 ) -> None:

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interrupts import Interrupter
+from manual_store import LIVE_RULES
 from stock_experts import FakeOffload, StockExperts
 from stock_models import load_stock
 from tiny_models import MODEL_TYPES, tiny_checkpoint, tiny_prompt
@@ -69,7 +70,7 @@ def test_bitwise_equal_to_stock(model_type: str, dtype: str) -> None:
     seed=st.integers(0, 1000),
     top_k=st.integers(1, 8),
     passes=st.lists(st.integers(0, 9), min_size=1, max_size=5),
-    policy=st.sampled_from(sorted(specfit_runtime.expert_cache.EVICTION_POLICIES)),
+    policy=st.sampled_from(LIVE_RULES),
 )
 @settings(max_examples=60)
 def test_bitwise_equal_whatever_the_history(

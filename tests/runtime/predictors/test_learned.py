@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import warnings
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,23 +15,23 @@ import torch
 from routed_trace import EXPERTS, LAYERS, STATE, TOP_K, routed_trace
 from safetensors.torch import load_file, save_file
 
+from specfit_opt.routing_predictor import DraftNodes, RoutingPredictor
 from specfit_runtime.errors import CheckpointError, InvalidInputError
-from specfit_runtime.predictors import DraftNodes, RoutingPredictor, make_predictor
-from specfit_runtime.predictors.router_network import RouterNetwork, RouterShape
-from specfit_runtime.predictors.router_network_files import load_router, save_router
-from specfit_runtime.router_training import train_router
+from specfit_runtime.predictor_training import train_predictor
+from specfit_runtime.predictors import make_predictor
+from specfit_runtime.predictors.routing_network_files import load_network, save_network
 
 
 @pytest.fixture(scope="module")
 def training():
     trace = routed_trace(prompts=12, positions=80)
-    return train_router([trace], epochs=30, embedding_size=12, hidden_size=24, seed=3)
+    return train_predictor([trace], epochs=30, embedding_size=12, hidden_size=24, seed=3)
 
 
 @pytest.fixture
 def folder(training, tmp_path: Path) -> Path:
-    save_router(tmp_path / "router", training.network, card="# A card\n", drafter="eagle3")
-    return tmp_path / "router"
+    save_network(tmp_path / "network", training.network, card="# A card\n", drafter="eagle3")
+    return tmp_path / "network"
 
 
 def started(folder: Path) -> RoutingPredictor:
@@ -40,7 +42,7 @@ def started(folder: Path) -> RoutingPredictor:
 
 def nodes_of(trace: Any, states: bool = True) -> DraftNodes:
     return DraftNodes(
-        tokens=trace.token.astype(np.int64),
+        token=trace.token.astype(np.int64),
         parent=trace.parent.astype(np.int64),
         depth=trace.depth.astype(np.int64),
         states=torch.from_numpy(trace.states.copy()) if states else None,
@@ -67,37 +69,43 @@ class TestPredictions:
         # Zeros are no state either.
         zeros = torch.zeros(fresh.n_nodes, STATE, dtype=torch.bfloat16)
         asked = nodes_of(fresh)
-        asked = DraftNodes(asked.tokens, asked.parent, asked.depth, zeros)
+        asked = replace(asked, states=zeros)
         np.testing.assert_array_equal(predictor.predict(asked), found)
 
-    def test_the_most_likely_come_first_and_add_up_to_k(self, folder):
+    def test_the_best_scores_come_first(self, folder, training):
+        asked = nodes_of(routed_trace(seed=4))
+        found = started(folder).predict(asked)
+        with torch.inference_mode():
+            scores = training.network(
+                torch.from_numpy(asked.token), torch.from_numpy(asked.depth), asked.states.float()
+            )
+        np.testing.assert_array_equal(found, scores.topk(TOP_K, dim=-1).indices)
+
+    def test_states_may_be_arrays_or_come_in_parts(self, folder):
         fresh = routed_trace(seed=4)
-        predictor = started(folder)
-        found, likely = predictor.predict(nodes_of(fresh)), predictor.probabilities(nodes_of(fresh))
-        assert likely is not None
-        assert likely.dtype == np.float32
-        assert likely.shape == (fresh.n_nodes, LAYERS, EXPERTS)
-        assert ((likely >= 0) & (likely <= 1)).all()
-        np.testing.assert_allclose(likely.sum(axis=2), TOP_K, atol=5e-3)
-        best = np.take_along_axis(likely, found.astype(np.int64), axis=2)
-        assert (np.diff(best, axis=2) <= 0).all()
-        assert (best[..., -1] >= np.sort(likely, axis=2)[..., -TOP_K] - 1e-6).all()
+        asked, predictor = nodes_of(fresh), started(folder)
+        found = predictor.predict(asked)
+        assert not fresh.states.flags.writeable
+        parts = [torch.from_numpy(fresh.states[:1].copy()), fresh.states[1:9], fresh.states[9:]]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for states in (fresh.states, [fresh.states], parts, tuple(parts)):
+                again = predictor.predict(replace(asked, states=states))
+                np.testing.assert_array_equal(again, found)
 
     def test_one_node_alone_is_predicted_as_among_others(self, folder):
         fresh = routed_trace(seed=4, prompts=2, positions=5)
         predictor = started(folder)
-        every = predictor.probabilities(nodes_of(fresh))
         asked = nodes_of(fresh)
+        every = predictor.predict(asked)
         for i in (0, 7):
             one = DraftNodes(
-                asked.tokens[i : i + 1],
+                asked.token[i : i + 1],
                 asked.parent[i : i + 1],
                 asked.depth[i : i + 1],
-                asked.states[i : i + 1],  # type: ignore[index]
+                states=asked.states[i : i + 1],
             )
-            np.testing.assert_allclose(
-                predictor.probabilities(one)[0], every[i], atol=1e-5  # type: ignore[index]
-            )
+            np.testing.assert_array_equal(predictor.predict(one)[0], every[i])
 
     def test_depths_beyond_training_count_as_the_deepest(self, folder):
         predictor = started(folder)
@@ -108,37 +116,20 @@ class TestPredictions:
     def test_observing_checks_and_changes_nothing(self, folder):
         predictor = started(folder)
         asked = nodes_of(routed_trace(seed=4))
-        before = predictor.probabilities(asked)
+        before = predictor.predict(asked)
         predictor.observe([1], np.zeros((1, LAYERS, TOP_K), dtype=np.int32))
         predictor.observe([], np.zeros((0, LAYERS, TOP_K), dtype=np.int32))
-        np.testing.assert_array_equal(predictor.probabilities(asked), before)
+        np.testing.assert_array_equal(predictor.predict(asked), before)
         with pytest.raises(InvalidInputError, match="must be 0 to 7"):
             predictor.observe([1], np.full((1, LAYERS, TOP_K), EXPERTS))
-
-    def test_all_experts_in_use_are_certain(self):
-        network = RouterNetwork(RouterShape(1, 2, 2, 4, 0, embedding_size=2, hidden_size=2))
-        assert network.probabilities(torch.tensor([[[3.0, -3.0]]])).tolist() == [[[1.0, 1.0]]]
-
-
-class TestProbabilities:
-    @pytest.mark.parametrize("scale", [0.01, 1.0, 10.0, 100.0])
-    def test_layers_add_up_to_k_whatever_the_scores(self, scale):
-        network = RouterNetwork(RouterShape(4, 64, 4, 4, 0, embedding_size=2, hidden_size=2))
-        scores = scale * torch.randn(50, 4, 64, generator=torch.Generator().manual_seed(0))
-        likely = network.probabilities(scores)
-        torch.testing.assert_close(likely.sum(dim=-1), torch.full((50, 4), 4.0), atol=2e-2, rtol=0)
-        # A constant per layer says nothing.
-        moved = network.probabilities(scores + 5.0)
-        torch.testing.assert_close(moved, likely, atol=1e-3, rtol=0)
 
 
 class TestOtherTargets:
     def test_it_has_to_be_started(self, folder):
         predictor = make_predictor(f"learned:{folder}")
         asked = nodes_of(routed_trace())
-        for call in (predictor.predict, predictor.probabilities):
-            with pytest.raises(InvalidInputError, match="call start first"):
-                call(asked)
+        with pytest.raises(InvalidInputError, match="call start first"):
+            predictor.predict(asked)
         with pytest.raises(InvalidInputError, match="call start first"):
             predictor.observe([1], np.zeros((1, LAYERS, TOP_K), dtype=np.int32))
 
@@ -149,19 +140,29 @@ class TestOtherTargets:
         with pytest.raises(InvalidInputError, match="trained for 3 layers of 8 experts, top-2"):
             make_predictor(f"learned:{folder}").start(*shape)
 
-    @pytest.mark.parametrize("states", [torch.zeros(2, STATE + 1), torch.zeros(1, STATE)])
+    @pytest.mark.parametrize(
+        "states",
+        [
+            torch.zeros(2, STATE + 1),
+            torch.zeros(1, STATE),
+            np.zeros(STATE),
+            [np.zeros((1, STATE)), np.zeros((1, STATE + 1))],
+            [np.zeros((1, STATE)), np.zeros((2, STATE))],
+            [],
+        ],
+    )
     def test_other_states_are_refused(self, folder, states):
-        asked = DraftNodes(np.array([1, 2]), np.array([-1, 0]), np.array([0, 1]), states)
+        asked = DraftNodes(np.array([1, 2]), np.array([-1, 0]), np.array([0, 1]), states=states)
         with pytest.raises(InvalidInputError, match="trained on states of size 5"):
             started(folder).predict(asked)
 
     def test_states_that_it_does_not_read_may_have_any_size(self, tmp_path):
         trace = routed_trace(states=False)
-        network = train_router([trace], epochs=1, embedding_size=4, hidden_size=4).network
-        save_router(tmp_path / "router", network, card="")
-        asked = DraftNodes(np.array([1]), np.array([-1]), np.array([0]), torch.ones(1, 77))
-        predictor = started(tmp_path / "router")
-        bare = DraftNodes(asked.tokens, asked.parent, asked.depth)
+        network = train_predictor([trace], epochs=1, embedding_size=4, hidden_size=4).network
+        save_network(tmp_path / "network", network, card="")
+        asked = DraftNodes(np.array([1]), np.array([-1]), np.array([0]), states=np.ones((1, 77)))
+        predictor = started(tmp_path / "network")
+        bare = replace(asked, states=None)
         np.testing.assert_array_equal(predictor.predict(asked), predictor.predict(bare))
 
     def test_another_kind_of_drafter_is_refused(self, folder):
@@ -176,29 +177,28 @@ class TestOtherTargets:
 
 class TestFiles:
     def test_round_trip(self, folder, training):
-        loaded = load_router(folder)
-        assert loaded.drafter == "eagle3"
-        assert loaded.network.shape == training.network.shape
-        assert loaded.network.temperature == training.network.temperature
+        network, drafter = load_network(folder)
+        assert drafter == "eagle3"
+        assert network.shape == training.network.shape
         for name, weight in training.network.state_dict().items():
-            assert torch.equal(loaded.network.state_dict()[name], weight)
+            assert torch.equal(network.state_dict()[name], weight)
         assert (folder / "README.md").read_text() == "# A card\n"
-        assert [p.name for p in folder.parent.iterdir()] == ["router"]
+        assert [p.name for p in folder.parent.iterdir()] == ["network"]
 
     def test_what_exists_is_left_alone(self, folder, training):
         before = sorted((p.name, p.read_bytes()) for p in folder.iterdir())
         with pytest.raises(InvalidInputError, match="exists already; name a new folder"):
-            save_router(folder, training.network, card="")
+            save_network(folder, training.network, card="")
         with pytest.raises(InvalidInputError, match="exists already"):
-            save_router(folder / "README.md", training.network, card="")
+            save_network(folder / "README.md", training.network, card="")
         with pytest.raises(InvalidInputError, match="there is no folder"):
-            save_router(folder / "a" / "b", training.network, card="")
+            save_network(folder / "a" / "b", training.network, card="")
         assert before == sorted((p.name, p.read_bytes()) for p in folder.iterdir())
 
     def test_an_empty_folder_will_do(self, training, tmp_path):
         (tmp_path / "empty").mkdir()
-        save_router(tmp_path / "empty", training.network, card="")
-        load_router(tmp_path / "empty")
+        save_network(tmp_path / "empty", training.network, card="")
+        load_network(tmp_path / "empty")
 
     def test_an_interrupted_write_leaves_nothing(self, training, tmp_path, monkeypatch):
         def interrupt(*args: object, **kwargs: object) -> None:
@@ -206,24 +206,24 @@ class TestFiles:
 
         monkeypatch.setattr(json, "dumps", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            save_router(tmp_path / "router", training.network, card="")
+            save_network(tmp_path / "network", training.network, card="")
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
     def test_a_missing_file(self, folder, missing):
         (folder / missing).unlink()
-        with pytest.raises(CheckpointError, match="cannot read a router network"):
+        with pytest.raises(CheckpointError, match="cannot read a routing network"):
             make_predictor(f"learned:{folder}")
 
     def test_no_folder(self, tmp_path):
-        with pytest.raises(CheckpointError, match="cannot read a router network"):
+        with pytest.raises(CheckpointError, match="cannot read a routing network"):
             make_predictor(f"learned:{tmp_path / 'nowhere'}")
 
     @pytest.mark.parametrize("kept", [0, 5, 400, -1])
     def test_truncated_weights(self, folder, kept):
         path = folder / "model.safetensors"
         path.write_bytes(path.read_bytes()[:kept])
-        with pytest.raises(CheckpointError, match="cannot read a router network"):
+        with pytest.raises(CheckpointError, match="cannot read a routing network"):
             make_predictor(f"learned:{folder}")
 
     @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -245,15 +245,13 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"format": "other"}, "does not describe a specfit router network"),
-            ({"version": 2}, "version 2 of a specfit router network; this specfit reads version 1"),
+            ({"format": "other"}, "does not describe a specfit routing network"),
+            ({"version": 2}, "version 2 of a specfit routing network; this specfit reads"),
             ({"n_layers": 4}, r"asks for \(32,"),
             ({"n_experts": "8"}, "n_experts must be a whole number from 1 to 65536, got '8'"),
             ({"hidden_size": 0}, "hidden_size must be a whole number from 1"),
             ({"state_size": -1}, "state_size must be a whole number from 0"),
             ({"top_k": 9}, "top_k exceeds n_experts"),
-            ({"temperature": 0.0}, "temperature must be a finite number above 0"),
-            ({"temperature": None}, "temperature must be a finite number above 0"),
             ({"drafter": 3}, "drafter must be a non-empty text"),
         ],
     )

@@ -1,1 +1,0 @@
-"""The recipe of the shipped predictor of routing, `specfit_runtime.demo_router`."""
