@@ -104,6 +104,11 @@ class Drafter(ABC):
         """What was warned of since `bind`; empty if nothing was."""
         return " ".join(self._warnings.values())
 
+    @property
+    def length(self) -> int:
+        """Committed tokens of the text, the root of the next tree included."""
+        return self._length
+
     # ---- what the decoding loop calls
 
     def bind(self, model: Any) -> None:

@@ -203,7 +203,7 @@ def _specfit(**arguments: Any) -> None:
 def _calibrate(**arguments: Any) -> None:
     from specfit_runtime import calibrate
 
-    calibrate(_model(), "prompt-lookup", quick=True, **arguments)
+    calibrate(_model(), "prompt-lookup", **arguments)
 
 
 ARGUMENT_KINDS: dict[str, ArgumentKind] = {
@@ -312,8 +312,6 @@ ARGUMENT_KINDS: dict[str, ArgumentKind] = {
             "repeats": 1,
             "prompt": [1, 2, 3],
             "draft_levels": 1,
-            "draft_top_k": 2,
-            "draft_width": 2,
         },
         0.1,
     ),

@@ -124,6 +124,7 @@ def test_after_any_commits_it_is_as_if_started_with_the_whole_text(drafter, targ
         step = int(rng.integers(0, 6))
         text.commit(drafter, at, at + step)
         at += step
+        assert drafter.length == at
     after_commits = draft(drafter, 4)
     text.start(drafter, at)
     same(after_commits, draft(drafter, 4))
