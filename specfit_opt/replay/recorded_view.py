@@ -63,24 +63,6 @@ class RecordedView(DraftView):
         """See `DraftView`; as recorded, without the rounding of a product."""
         return self._tree.path_prob[self.nodes]
 
-    def ahead(self, tokens: int) -> RecordedView | None:
-        """Return the position ``tokens`` later in the text, nothing drafted; None past its end.
-
-        For the clairvoyant. Costs, cache and calibration are those of this position.
-        """
-        cycle = self._tree.cycle
-        trace, index = cycle.trace, cycle.index + tokens
-        if index >= trace.n_cycles or trace.prompt[index] != cycle.prompt:
-            return None
-        return RecordedView(
-            RecordedTree(trace.cycle(index)),
-            self._predictor,
-            self._calibrator,
-            self._state,
-            self._charge,
-            self._limit,
-        )
-
     def _seconds_of_level(self, measured: float, level: DraftLevel | None) -> float:
         # Finding out that there is no more costs nothing.
         return 0.0 if level is None else self._charge

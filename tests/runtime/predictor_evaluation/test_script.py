@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,15 +34,6 @@ def test_decodes_are_compared_with_the_oracle_s(script: Any, trace: Any) -> None
 
 def test_the_report_says_what_it_is_of(script: Any, trace: Any) -> None:
     result = evaluate_predictor(trace, "oracle", cache=[16], expert_bytes=9_437_184, layer_repeat=6)
-    text = script.report([trace], [result])
-    assert "30 positions (two texts)" in text
+    text = script.report(trace, [result])
+    assert "30 positions" in text
     assert "9,437,184 bytes" in text
-
-
-def test_without_recordings_it_says_how_to_make_them(
-    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.setattr("sys.argv", ["predictor_evaluation", "--work", str(tmp_path)])
-    assert script.main() == 2
-    assert "then tools.predictor_training" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
