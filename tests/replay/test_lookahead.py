@@ -49,7 +49,7 @@ class Watched(Lookahead):  # type: ignore[misc]
     """Keeps what it saw; sees twice what it may not change."""
 
     def __init__(self, passes: int = 2, tail: int = 0) -> None:
-        super().__init__(passes, tail=tail)
+        super().__init__(passes, tail=tail, cache_policy="lru")
         self.seen: list[list[Any]] = []
         self.choices: list[Choice] = []
         self.depths: list[tuple[int, int]] = []
@@ -90,6 +90,7 @@ def decode_example(policy: Any) -> list[ReplayedCycle]:
         cost_model=CostModel(0.025, 5e-5, np.full(trace.n_layers, 2.5e-3)),
         draft_time=1.2e-3,
         slots=16,
+        cache_policy="lru",
     )
     return RecordedDecode(trace, policy, machine).text(0, 36)
 
@@ -212,8 +213,8 @@ def test_bad_arguments_say_what_is_wrong() -> None:
         Lookahead(tail=-1)
     with pytest.raises(InvalidInputError, match="cache policy"):
         Lookahead(cache_policy="oldest")
-    with pytest.raises(InvalidInputError, match="not what lru would hold"):
-        decode_example(Lookahead(cache_policy="lru"))
+    with pytest.raises(InvalidInputError, match="not what lfu would hold"):
+        decode_example(Lookahead(cache_policy="lfu"))
 
 
 def test_serves_as_a_policy_of_replay() -> None:
