@@ -10,7 +10,6 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from specfit_opt.policies import make_policy
 from specfit_runtime import SpecFit
 
 #: Level of each test. Draws are seeded, so a pass is a pass for good; a wrong rule of acceptance
@@ -71,11 +70,10 @@ def marginal(expected, length):
     return totals
 
 
-@pytest.mark.parametrize("policy", ["eagle-16", "specfit"])
+@pytest.mark.parametrize("policy", ["eagle-16", "pool-exact"])
 def test_frequencies_are_the_targets_probabilities(model, target, exact, policy):
-    # The target drafts for itself, which would not pay; so specfit is told to draft all the same.
-    options = {"stop": "none"} if policy == "specfit" else {}
-    spec = SpecFit(f"lm:{target.folder}", policy=make_policy(policy, **options))
+    # The target drafts for itself, which would not pay; so the exact choice drafts all the same.
+    spec = SpecFit(f"lm:{target.folder}", policy=policy)
     torch.manual_seed(20)
     drawn, verified = [], 0
     for _ in range(DRAWS):
