@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from specfit_opt.control import correction, load_repayment, speculation_budget
+from specfit_opt.control import correction, load_repayment
 from specfit_opt.control.correction import OnlineCorrection
 from specfit_opt.control.load_repayment import LoadRepayment
 from specfit_opt.control.plain_time import PlainTime
@@ -28,6 +28,7 @@ from specfit_opt.control.waste_bias import WasteBias
 from specfit_opt.policies import make_policy
 from specfit_opt.replay import RecordedDecode, ReplaySetting
 from specfit_opt.replay.replay import machine_of
+from specfit_opt.solution import node_time_at
 from specfit_opt.text import format_table
 
 from .routing_replay import SMALL, Cell, cells, traces
@@ -37,6 +38,8 @@ OUTPUT = Path(__file__).resolve().parent / "results" / "ablation.txt"
 #: Relative standard deviation of the time of a pass, exponentially distributed above its least.
 JITTER = 0.3
 SEEDS = (0,)
+#: What drafting a level takes of a plain pass that loads nothing, where the drafter does not pay.
+SLOW = 0.4
 #: Of the cells, those that are replayed.
 CACHES, PRECISION = ("12.5%", "50%"), "bf16"
 
@@ -51,7 +54,6 @@ bias           a charge per rejected node for what such nodes load beyond the pr
 repayment      loads for rejected nodes are charged less what the cache pays back
 its prior      at first, what a draft brought in is taken to be used six times as often as others
 guard          speculation rests when it loses against plain decoding
-its verdict    it also rests when the mean gain is below zero by a standard error
 plain time     what a plain pass takes is fitted to plain passes, not taken from all cycles
 correction     times are learned, not taken from the profile (which is right here, but for misses)
 reweighting    a pass that is far off counts less in it
@@ -74,7 +76,6 @@ PARTS: dict[str, Part] = {
     "repayment": _replaced(LoadRepayment, "share", lambda self, slots: np.ones(len(slots))),
     "its prior": _replaced(load_repayment, "_DRAFTED_GAIN", 1.0),
     "guard": lambda stack: {"guard": False},
-    "its verdict": _replaced(speculation_budget, "_VERDICT", 1 << 60),
     "plain time": _replaced(PlainTime, "learn", lambda self, *measured: None),
     "correction": _replaced(OnlineCorrection, "update", lambda self, cycle: None),
     "reweighting": _replaced(correction, "_NEAR", 1e9),
@@ -84,7 +85,9 @@ PARTS: dict[str, Part] = {
 Speeds = dict[str, float]
 
 
-def speed(cell: Cell, folder: Path, predictor: str | None, name: str, options: Any) -> float:
+def speed(
+    cell: Cell, folder: Path, predictor: str | None, slow: float, name: str, options: Any
+) -> float:
     """Return the tokens per second of a policy in a cell, all scatters together."""
     from specfit_runtime.predictors import make_predictor
 
@@ -95,6 +98,9 @@ def speed(cell: Cell, folder: Path, predictor: str | None, name: str, options: A
         for trace in own:
             setting = ReplaySetting.of(trace, **cell.options(trace))
             machine = replace(machine_of(trace, setting, setting.slots[0]), jitter=JITTER)
+            if slow:
+                plain = setting.cost.fixed_time + node_time_at(setting.cost, 1)
+                machine = replace(machine, draft_time=slow * plain)
             if decode is None:
                 made = None if predictor is None else make_predictor(predictor)
                 policy = make_policy(name, **options)
@@ -107,14 +113,14 @@ def speed(cell: Cell, folder: Path, predictor: str | None, name: str, options: A
     return tokens / seconds
 
 
-def run(job: tuple[Cell, Path, str | None]) -> Speeds:
+def run(job: tuple[Cell, Path, str | None, float]) -> Speeds:
     """Return all speeds in a cell."""
-    cell, folder, predictor = job
-    found = {"ar": speed(cell, folder, predictor, "ar", {})}
-    found["specfit"] = speed(cell, folder, predictor, "specfit", {})
+    cell, folder, predictor, slow = job
+    found = {"ar": speed(cell, folder, predictor, slow, "ar", {})}
+    found["specfit"] = speed(cell, folder, predictor, slow, "specfit", {})
     for name, part in PARTS.items():
         with ExitStack() as stack:
-            found[name] = speed(cell, folder, predictor, "specfit", part(stack))
+            found[name] = speed(cell, folder, predictor, slow, "specfit", part(stack))
     return found
 
 
@@ -140,9 +146,13 @@ def main() -> int:
         for title, own, predictor in (
             ("True routing", cells(caches=CACHES), None),
             ("The small model, predictor frequency", cells([SMALL], CACHES), "frequency"),
+            ("The same with a drafter that does not pay", cells([SMALL], CACHES), "frequency"),
         ):
+            slow = SLOW if "does not pay" in title else 0.0
             jobs = [
-                (cell, options.traces, predictor) for cell in own if cell.precision == PRECISION
+                (cell, options.traces, predictor, slow)
+                for cell in own
+                if cell.precision == PRECISION
             ]
             found = in_processes(run, jobs, options.jobs, lambda s: f"{s['specfit'] / s['ar']:.3f}")
             parts.append(f"{title}, {len(jobs)} cells\n\n{table(found)}\n")

@@ -9,9 +9,9 @@ _FIRST = 3
 #: Cycles after which what was seen of a pass has lost 63 % of its weight: few, because a cache that
 #: fills makes passes much shorter.
 _UNIT_MEMORY = 8.0
-#: Speculative cycles after which what was seen has lost 63 % of its weight, and those that it takes
-#: for a verdict on the mean.
-_MEMORY, _VERDICT = 64.0, 32
+#: Speculative cycles after which what was seen has lost 63 % of its weight, and those after which a
+#: try with a gain has held out.
+_MEMORY, _HELD_OUT = 64.0, 32
 #: In passes of plain decoding: what speculation may lose at first, and what a later try may lose.
 _ALLOWANCE, _TRY = 1.5, 1.0
 #: In passes: what may be lost in one text, whatever was gained in others.
@@ -25,11 +25,10 @@ _REST, _LONGEST_REST = 48, 4096
 class SpeculationBudget:
     """An account of what speculation gained and lost against plain decoding.
 
-    Speculation goes on while it has not lost more than its allowance and, after 32 speculative
-    cycles, while its mean gain per cycle is not below zero by more than a standard error. Gains and
-    losses are in units of a plain pass and forgotten over 64 speculative cycles, so that gains of
-    long ago do not pay for losses now. A machine's times scatter by tens of percent; a rule that
-    looks at less than the mean gives up what pays.
+    Speculation goes on while it has not lost more than its allowance. Gains and losses are in units
+    of a plain pass and forgotten over 64 speculative cycles, so that gains of long ago do not pay
+    for losses now. A machine's times scatter by tens of percent; a rule that looks at less than the
+    mean gives up what pays.
 
     The first three passes are plain, and the shortest of them is the unit: a cold cache makes a
     pass long. At first one and a half passes may be lost, because the first cycles teach
@@ -59,7 +58,7 @@ class SpeculationBudget:
 
     def _forget(self) -> None:
         self._cycles = 0
-        self._weight = self._sum = self._squares = 0.0
+        self._sum = 0.0
 
     @property
     def allows(self) -> bool:
@@ -74,13 +73,7 @@ class SpeculationBudget:
     @property
     def hopeless(self) -> bool:
         """Whether what is remembered says that speculation loses."""
-        if self._sum < -self._allowance:
-            return True
-        if self._cycles < _VERDICT:
-            return False
-        mean = self._sum / self._weight
-        variance = max(self._squares / self._weight - mean * mean, 0.0)
-        return mean + math.sqrt(variance / self._weight) < 0.0
+        return self._sum < -self._allowance
 
     def enter(self, plain_seconds: float, tokens: int, gained: float, speculated: bool) -> None:
         """Enter a cycle.
@@ -122,10 +115,7 @@ class SpeculationBudget:
 
     def _count(self, passes: float, speculated: bool) -> None:
         if speculated:
-            keep = 1.0 - 1.0 / _MEMORY
-            self._weight = keep * self._weight + 1.0
-            self._sum = keep * self._sum + passes
-            self._squares = keep * self._squares + passes * passes
+            self._sum = (1.0 - 1.0 / _MEMORY) * self._sum + passes
             self._cycles += 1
         else:
             # What a plain pass gains or loses is what speculation before it did to the cache.
@@ -140,6 +130,6 @@ class SpeculationBudget:
         elif self._text < -_TEXT:
             self._to_recover = -self._text
             self._text, self._text_left = 0.0, _REST
-        elif self._cycles >= _VERDICT and self._sum > 0.0:
+        elif self._cycles >= _HELD_OUT and self._sum > 0.0:
             self._rest = _REST
             self._allowance = _ALLOWANCE

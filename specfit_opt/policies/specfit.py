@@ -59,9 +59,8 @@ class SpecFitPolicy(Policy):
     there the expected rule takes the child to cause no loads, and what speculation brought so far
     decides: a guard runs plain decoding of the same tokens beside the real thing, on the routing
     that verification shows and a cache of its own (`PlainGuard`). Speculation may lose a pass and a
-    half of plain decoding while it learns, and goes on while its mean gain is not below zero by
-    more than a standard error; once it has lost, nothing is drafted for a while, and for ever
-    longer after tries that fail (`SpeculationBudget`).
+    half of plain decoding beside what it gained in the last cycles; once it has, nothing is drafted
+    for a while, and for ever longer after tries that fail (`SpeculationBudget`).
     """
 
     name = "specfit"

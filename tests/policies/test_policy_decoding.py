@@ -110,13 +110,13 @@ def test_the_guard_knows_what_plain_decoding_takes() -> None:
     assert isinstance(running, SpecFitPolicy)
     assert running.guard is not None
     budget = running.guard.budget
-    settle = budget.settle
+    enter = budget.enter
 
     def watched(plain_seconds: float, tokens: int, gained: float, speculated: bool) -> None:
         told.append(plain_seconds)
-        settle(plain_seconds, tokens, gained, speculated)
+        enter(plain_seconds, tokens, gained, speculated)
 
-    budget.settle = watched  # type: ignore[method-assign]
+    budget.enter = watched  # type: ignore[method-assign]
     cycles = [cycle for first, end in trace.prompts for cycle in recorded.text(first, end)]
     assert sum(c.levels > 0 for c in cycles) > 20
     # Its shadow starts each text from the real cache, hence the slack.
