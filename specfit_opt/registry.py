@@ -55,12 +55,13 @@ class Registry(Mapping[str, _Entry], Generic[_Entry]):
 
         Parameters
         ----------
-        entry
+        entry : object
             Of the class that this kind's entries have.
 
         Returns
         -------
-        The entry.
+        object
+            The entry.
 
         Raises
         ------

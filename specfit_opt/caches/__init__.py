@@ -15,7 +15,7 @@ CACHE_RULES: Registry[CacheRule] = Registry(
     plural="cache policies",
 )
 
-#: What misses least on the traces and texts of docs/replay.rst.
+#: What misses least on the traces and texts of docs/results/caches.rst.
 DEFAULT_CACHE_RULE = "lfu"
 
 __all__ = [

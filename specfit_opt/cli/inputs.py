@@ -99,3 +99,19 @@ def describe(instance: Instance) -> str:
         f"{tree.n_nodes} nodes{roots}, depth {int(tree.depth.max())}, {routing.n_layers} layers of "
         f"{routing.n_experts} experts, {float(routing.resident.mean()):.0%} resident"
     )
+
+
+def add_price_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what the experts of a trace weigh on a machine."""
+    parser.add_argument(
+        "--expert-bytes",
+        type=int,
+        metavar="N",
+        help="bytes of one expert; default: what the trace or the profile says",
+    )
+    parser.add_argument(
+        "--layer-repeat",
+        type=int,
+        metavar="N",
+        help="layers of the machine's model that each recorded layer stands for",
+    )

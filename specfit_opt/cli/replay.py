@@ -13,7 +13,7 @@ from ..profiles import PROFILES, load_profile
 from ..replay import WARMUP, ReplayResult, replay, replay_table, summarise
 from ..routing_predictor import RoutingPredictor
 from ..text import format_table
-from .inputs import check_distinct
+from .inputs import add_price_options, check_distinct
 from .output import note, print_json, progress_bar
 
 
@@ -62,18 +62,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         default=DEFAULT_CACHE_RULE,
         help=f"what the cache evicts ({DEFAULT_CACHE_RULE})",
     )
-    parser.add_argument(
-        "--expert-bytes",
-        type=int,
-        metavar="N",
-        help="bytes of one expert; default: what the trace or the profile says",
-    )
-    parser.add_argument(
-        "--layer-repeat",
-        type=int,
-        metavar="N",
-        help="layers of the machine's model that each recorded layer stands for",
-    )
+    add_price_options(parser)
     parser.add_argument(
         "--warmup",
         type=int,

@@ -11,7 +11,7 @@ from ..expert_union import expert_union
 
 #: How likely a token uses an expert before anything was seen of such experts, over what it is for
 #: any expert that is not in the cache: experts that a draft uses, and experts that were evicted.
-#: Chosen by the replays of docs/simulation.
+#: Chosen by the replays of docs/results/best_fixed.rst.
 _DRAFTED_GAIN, _EVICTED_GAIN = 6.0, 1.0
 #: Tokens times experts that this stands for, and those that the figure of all layers stands for in
 #: one.

@@ -142,7 +142,7 @@ cdef struct Scratch:
     double *loss                # [n]
     uint8_t *state              # [n]
     uint8_t *alive              # [n]
-    uint8_t *best               # [n]
+    uint8_t *best               # [n], not 0 for a chosen node
     int32_t *core_index         # [n]
     # branch and bound
     uint8_t *decided            # [n]

@@ -156,7 +156,7 @@ class PolicyKind:
         return f"{self._stem}-{self.default}" if self.default else self.name
 
     def match(self, name: str) -> tuple[str, ...] | None:
-        """Return what :attr:`make` is to be given for ``name``; None if it is another kind's."""
+        """Return what ``make`` is to be given for ``name``; None if it is another kind's."""
         if self._stem == self.name:
             return () if name == self.name else None
         if name == self._stem and self.default:

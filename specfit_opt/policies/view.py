@@ -301,7 +301,9 @@ class DraftView:
 
         Returns
         -------
-        token, parent : ndarray of int64, shape (m,)
+        token : ndarray of int64, shape (m,)
+        parent : ndarray of int64, shape (m,)
+            -1 for the root.
         """
         number = np.full(len(self.token) + 1, -1, dtype=np.int64)
         number[nodes] = np.arange(len(nodes))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..caches import CACHE_RULES, SimulatedCache
+from ..caches import CACHE_RULES, DEFAULT_CACHE_RULE, SimulatedCache
 from ..control.acceptance import AcceptanceCalibrator
 from ..control.correction import CycleMeasurement, OnlineCorrection
 from ..cost import CostModel
@@ -47,7 +47,7 @@ class SimulatedMachine:
     cost_model: CostModel
     draft_time: float
     slots: int
-    cache_policy: str = "lru"
+    cache_policy: str = DEFAULT_CACHE_RULE
     all_resident: bool = False
     jitter: float = 0.0
 

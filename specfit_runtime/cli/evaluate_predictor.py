@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from specfit_opt.cli.inputs import check_distinct
+from specfit_opt.cli.inputs import add_price_options, check_distinct
 from specfit_opt.cli.output import print_json, progress_bar
 
 from ..predictors import PREDICTORS, make_predictor
@@ -55,18 +55,7 @@ def add_parser(commands: Any) -> None:
         metavar="SIZE",
         help="cache sizes as in specfit replay (12.5%% 25%% 50%%)",
     )
-    parser.add_argument(
-        "--expert-bytes",
-        type=int,
-        metavar="N",
-        help="bytes of one expert; default: what the trace or the profile says",
-    )
-    parser.add_argument(
-        "--layer-repeat",
-        type=int,
-        metavar="N",
-        help="layers of the machine's model that each recorded layer stands for",
-    )
+    add_price_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 

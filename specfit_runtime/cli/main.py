@@ -38,18 +38,7 @@ exit codes: 0 done, 1 bad input or a file that cannot be read or written, 2 bad 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Arguments without the program's name; default those of the process.
-
-    Returns
-    -------
-    int
-        See `specfit_opt.cli.main.run_command`.
-    """
+    """Run the command line; `specfit_opt.cli.main.run_command` tells what is returned."""
     return run_command(build_parser(), argv)
 
 
