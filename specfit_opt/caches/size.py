@@ -99,10 +99,10 @@ def slots_of(
 ) -> int:
     """Return the experts per layer that a cache of ``size`` keeps in a replay.
 
-    Sizes are written as for :func:`~specfit_opt.caches.slots_per_layer`. Unlike there, all layers get the same number
-    of slots, since recorded layers stand for others; nothing is taken off for a scratch slab; there
-    may be 0 slots, when written so; and more slots than experts are an error, since the size names
-    a row of a table.
+    Sizes are written as for :func:`~specfit_opt.caches.slots_per_layer`. Unlike there, all layers
+    get the same number of slots, since recorded layers stand for others; nothing is taken off for a
+    scratch slab; there may be 0 slots, when written so; and more slots than experts are an error,
+    since the size names a row of a table.
 
     Parameters
     ----------

@@ -78,7 +78,7 @@ class Policy(ABC):
     Attributes
     ----------
     name : str
-        As in the registry, with its number: ``chain-4``.
+        As in the registry, with its number: ``chain-4``. Options for studies may add to it.
     drafts : bool
         Whether it may ever draft; False lets the loop do without a drafter.
     priced : bool
