@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from specfit_opt.control.acceptance import AcceptanceCalibrator, CalibrationState
+from specfit_opt.control.acceptance_calibration import AcceptanceCalibrator, CalibrationState
 from specfit_opt.control.correction import OnlineCorrection
 from specfit_opt.policies import Policy, make_policy
 from specfit_opt.routing_predictor import RoutingPredictor
@@ -20,8 +20,8 @@ from ._ambient import usual_float_errors
 from .calibration import RuntimeProfile, load_runtime_profile
 from .calibration.measure import calibrate_briefly
 from .decode.hooks import streamer_of_generate
-from .decode.learned import Learned
 from .decode.loop import DecodeLoop
+from .decode.memory import DecodeMemory
 from .decode.prefetch import Prefetcher
 from .decode.request import Request
 from .drafters import Drafter, make_drafter
@@ -123,7 +123,7 @@ class SpecFit:
                 "drafter='prompt-lookup', or policy='ar'"
             )
         self._offload: Offload | None = None
-        self._learned: Learned | None = None
+        self._learned: DecodeMemory | None = None
         self._prefetcher: Prefetcher | None = None
         self._report: DecodeReport | None = None
 
@@ -242,7 +242,7 @@ class SpecFit:
                 self._report = _report(model, offload, loop, request, learned)
         return loop
 
-    def _prepare(self, model: Any, offload: Offload) -> tuple[Learned, Prefetcher]:
+    def _prepare(self, model: Any, offload: Offload) -> tuple[DecodeMemory, Prefetcher]:
         known = self._learned if self._offload is offload else None
         if known is not None and self._prefetcher is not None and not known.torn:
             self._bind(model, known.drafter)
@@ -264,7 +264,7 @@ class SpecFit:
             correction = OnlineCorrection(
                 profile.cost_model(), profile.draft_time, handling=profile.handling_share
             )
-        learned = Learned(
+        learned = DecodeMemory(
             policy, drafter, self._predictor, AcceptanceCalibrator(), profile, correction
         )
         times = None if profile is None else np.array(profile.expert_time)
@@ -293,7 +293,7 @@ def _reference(thing: Any) -> Callable[[], Any]:
 
 
 def _report(
-    model: Any, offload: Offload, loop: DecodeLoop, request: Request, learned: Learned
+    model: Any, offload: Offload, loop: DecodeLoop, request: Request, learned: DecodeMemory
 ) -> DecodeReport:
     drafter, profile = learned.drafter, learned.profile
     assert loop.prefill is not None

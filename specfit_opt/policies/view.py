@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..control.acceptance import AcceptanceCalibrator
+from ..control.acceptance_calibration import AcceptanceCalibrator
 from ..cost import CostModel
 from ..errors import InvalidInputError
 from ..routing_predictor import DraftNodes, RoutingPredictor

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..caches import CACHE_RULES, DEFAULT_CACHE_RULE, SimulatedCache
-from ..control.acceptance import AcceptanceCalibrator
+from ..control.acceptance_calibration import AcceptanceCalibrator
 from ..control.correction import CycleMeasurement, OnlineCorrection
 from ..cost import CostModel
 from ..errors import InvalidInputError

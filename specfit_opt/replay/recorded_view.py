@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..control.acceptance import AcceptanceCalibrator
+from ..control.acceptance_calibration import AcceptanceCalibrator
 from ..policies.view import CycleState, DraftLevel, DraftView
 from ..routing_predictor import RoutingPredictor
 from .recorded_drafter import RecordedDrafter, RecordedTree

@@ -19,7 +19,7 @@ from specfit_opt.policies import Choice, CycleState, DraftView, Outcome
 
 from ..report import CycleRecord, PrefillRecord
 from ..verify import Accepted, ForwardResult, TargetSession, accept
-from .learned import Learned
+from .memory import DecodeMemory
 from .prefetch import Prefetcher
 from .request import Request
 
@@ -38,7 +38,7 @@ class DecodeLoop:
     offload : Offload
         The model's.
     request : Request
-    learned : Learned
+    learned : DecodeMemory
         Is used and taught.
     prefetcher : Prefetcher
         Likewise.
@@ -61,7 +61,7 @@ class DecodeLoop:
         model: Any,
         offload: Offload,
         request: Request,
-        learned: Learned,
+        learned: DecodeMemory,
         prefetcher: Prefetcher,
     ) -> None:
         self._offload = offload

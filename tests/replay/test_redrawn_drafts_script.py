@@ -98,7 +98,13 @@ def test_a_text_is_read_from_its_traces(script: Any, text: Any) -> None:
 def test_the_best_policy_is_that_of_all_sets_or_of_each(script: Any) -> None:
     def outcome(speed: float) -> Any:
         return script.Outcome(
-            tokens=12, seconds=12 / speed, promised=12.0, passes=1, nodes=1, levels=1
+            tokens=12,
+            seconds=12 / speed,
+            predicted=12.0,
+            expected=12.0,
+            passes=1,
+            nodes=1,
+            levels=1,
         )
 
     own = outcome(2.0), outcome(2.0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from benchmark_scripts import benchmark_script
 
-from specfit_opt.control.acceptance import AcceptanceCalibrator
+from specfit_opt.control.acceptance_calibration import AcceptanceCalibrator
 from specfit_opt.data import example_trace
 
 

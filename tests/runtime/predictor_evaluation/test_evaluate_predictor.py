@@ -11,7 +11,7 @@ from hand_worked import tree as hand_worked_tree
 from numpy.typing import NDArray
 from random_trace import random_trace
 
-from specfit_opt.control.acceptance import AcceptanceCalibrator
+from specfit_opt.control.acceptance_calibration import AcceptanceCalibrator
 from specfit_opt.files import Trace
 from specfit_opt.profiles import HardwareProfile
 from specfit_opt.routing_predictor import DraftNodes, RoutingPredictor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specfit_opt.control.acceptance import AcceptanceCalibrator
+from specfit_opt.control.acceptance_calibration import AcceptanceCalibrator
 from specfit_opt.control.correction import OnlineCorrection
 from specfit_opt.policies import Policy
 from specfit_opt.routing_predictor import RoutingPredictor
@@ -14,7 +14,7 @@ from ..drafters import Drafter
 
 
 @dataclass(eq=False)
-class Learned:
+class DecodeMemory:
     """The parts of a decode that have a memory.
 
     Attributes

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from specfit_opt.control.acceptance import AcceptanceCalibrator
+from specfit_opt.control.acceptance_calibration import AcceptanceCalibrator
 from specfit_opt.data import example_trace
 from specfit_runtime.errors import DrafterError, InvalidInputError
 
