@@ -64,7 +64,8 @@ class ReplayedCycle:
     committed : int
         Tokens committed.
     predicted_tokens, expected_tokens : float
-        What the drafter's path probabilities promised of the choice, and the calibrated ones.
+        What the drafter's path probabilities promised of the choice, and the calibrated ones; both
+        the drafter's for a fixed policy.
     used : int
         Experts used, summed over the layers.
     misses : ndarray of int64, shape (L,)
@@ -243,6 +244,7 @@ class RecordedDecode:
         committed = int(np.count_nonzero(view.accepted[nodes]))
         self._cache.committed(committed)
         n_used = int(np.count_nonzero(used))
+        predicted = float(view.drafter_path_prob[nodes].sum())
         hits = n_used - int(misses.sum())
         # A drafter would have given the levels that a recording lacks below an unlikely node.
         levels = max(view.levels, min(self.policy.needs_levels, view.max_levels))
@@ -254,8 +256,11 @@ class RecordedDecode:
             choice=choice,
             levels=levels,
             committed=committed,
-            predicted_tokens=float(view.drafter_path_prob[nodes].sum()),
-            expected_tokens=float(view.path_prob[nodes].sum()),
+            predicted_tokens=predicted,
+            # Fixed policies do not look at calibrated probabilities, so none are learned for them.
+            expected_tokens=(
+                predicted if self.policy.fixed else float(view.path_prob[nodes].sum())
+            ),
             used=n_used,
             misses=misses,
             compute_seconds=(cost.fixed_time + node_time) * noise,
@@ -284,7 +289,7 @@ class RecordedDecode:
     ) -> None:
         """Teach what a live decode teaches, and the policy last."""
         policy, accepted, nodes = self.policy, outcome.accepted, outcome.choice.nodes
-        if view.levels:
+        if view.levels and not policy.fixed:
             # Nodes stand for tokens: recorded tokens of siblings need not differ.
             ids = np.arange(len(view.parent))
             followers = _followers(view, accepted)

@@ -28,6 +28,8 @@ class RecordedTree:
         The drafter's probability of each node given its parent; 1 for the root.
     expanded : ndarray of bool, shape (n,)
         Nodes that the drafter gave children.
+    children : list of ndarray of int64
+        Of each node, the most probable first and the earlier one among equals.
     levels : int
         Levels below the root.
     """
@@ -44,6 +46,11 @@ class RecordedTree:
         self.token: NDArray[np.int64] = cycle.token.astype(np.int64)
         self.expanded: NDArray[np.bool_] = np.zeros(len(self.parent), dtype=np.bool_)
         self.expanded[self.parent[self.parent >= 0]] = True
+        prob = self.prob.tolist()
+        self.children = [
+            np.array(sorted(nodes, key=lambda node: -prob[node]), dtype=np.int64)
+            for nodes in tree.children
+        ]
         self.levels = int(tree.depth.max())
 
 
@@ -91,8 +98,7 @@ class RecordedDrafter:
         tree = self._tree
         rows, parents = [], []
         for node in self._expanded.tolist():
-            children = np.flatnonzero(tree.parent == self.nodes[node])
-            best = children[np.argsort(-tree.prob[children], kind="stable")[:top_k]]
+            best = tree.children[self.nodes[node]][:top_k]
             rows.append(np.sort(best))
             parents.append(np.full(len(best), node, dtype=np.int64))
         new = np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)

@@ -32,7 +32,8 @@ class ReplayResult:
     predicted_tokens : float
         Tokens that the drafter's path probabilities promised: the sum of the chosen nodes'.
     expected_tokens : float
-        The same by the calibrated probabilities, as they were when each pass was chosen.
+        The same by the calibrated probabilities, as they were when each pass was chosen; of a fixed
+        policy, which does not look at them, by the drafter's.
     nodes, levels : int
         Nodes verified (roots included), and levels drafted.
     misses, hits : int
