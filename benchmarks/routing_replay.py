@@ -5,10 +5,9 @@
 A cell is a model, a machine, an expert size and a cache size. With true routing all traces are
 replayed, the three simulations of a large model one after the other, as texts of one decode; with
 predicted routing the small model's recording alone, whose layers stand for six each. The cache is
-an LRU, as in the reference semantics of the trace format; with true routing also what a decode has
-by default. Each cell is replayed six times from nothing learned,
-beginning at other positions of the texts, because a text is short and one pass may decide. The
-traces are optional material beside the checkout; ``--write`` replaces the file that the
+an LRU, as in the reference semantics of the trace format. Each cell is replayed six times from
+nothing learned, beginning at other positions of the texts, because a text is short and one pass may
+decide. The traces are optional material beside the checkout; ``--write`` replaces the file that the
 documentation shows. A quarter of an hour on one core.
 """
 
@@ -94,7 +93,6 @@ class Cell:
     profile: str
     precision: str
     cache: str
-    cache_policy: str = "lru"
 
     def options(self, trace: Trace) -> dict[str, Any]:
         """Return the arguments of a replay of ``trace``."""
@@ -102,7 +100,7 @@ class Cell:
         return {
             "profile": self.profile,
             "cache": self.cache,
-            "cache_policy": self.cache_policy,
+            "cache_policy": "lru",
             "expert_bytes": trace.expert_bytes if size is None else size,
             "layer_repeat": self.model.layer_repeat,
         }
@@ -141,15 +139,13 @@ class Outcome:
         return self.tokens / self.seconds
 
 
-def cells(
-    models: Iterable[Model] = MODELS, caches: Sequence[str] = CACHES, cache_policy: str = "lru"
-) -> Iterator[Cell]:
+def cells(models: Iterable[Model] = MODELS, caches: Sequence[str] = CACHES) -> Iterator[Cell]:
     """Yield all cells."""
     for model in models:
         for profile in PROFILES:
             for precision in model.expert_bytes:
                 for size in caches:
-                    yield Cell(model, profile, precision, size, cache_policy)
+                    yield Cell(model, profile, precision, size)
 
 
 @cache
@@ -326,9 +322,7 @@ def report(folder: Path) -> str:
         parts.append(f"{title}\n\n{summary(found, folder)}\n\n{table(found, folder)}\n")
         print(f"{title}: {time.monotonic() - begin:.0f} s so far", file=sys.stderr)
 
-    for title, name in (("True routing", "lru"), ("True routing, cache policy lfu", "lfu")):
-        every = list(cells(cache_policy=name))
-        add(title, {cell: chosen(cell, folder, starts=STARTS) for cell in every})
+    add("True routing", {cell: chosen(cell, folder, starts=STARTS) for cell in cells()})
     three = [size for size in CACHES if size != "37.5%"]
     small = list(cells([SMALL], three))
     for predictor in (None, "frequency"):
