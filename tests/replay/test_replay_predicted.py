@@ -146,6 +146,11 @@ def test_acceptance_is_learned_of_what_was_drafted_below_accepted_nodes() -> Non
                 pass
             return Choice(np.zeros(1, dtype=np.int64), expected_tokens=1.0)
 
+    class Whole(RootAlone):
+        def choose(self, view: DraftView) -> Choice:
+            super().choose(view)
+            return Choice(np.arange(len(view.parent)), expected_tokens=1.0)
+
     def learned(policy: Policy) -> list[tuple[int, int]]:
         decode = RecordedDecode(trace, policy, MACHINE, warmup=0)
         decode.text(0, 4)
@@ -154,7 +159,9 @@ def test_acceptance_is_learned_of_what_was_drafted_below_accepted_nodes() -> Non
     # Position 0: the child of the root is right; what might have followed it is not known.
     assert learned(RootAlone()) == [(2, 1)]
     # All of it: position 0 commits two tokens, so position 1 is passed over.
-    assert learned(make_policy("chain-2")) == [(1, 1), (1, 0)]
+    assert learned(Whole()) == [(1, 1), (1, 0)]
+    # Fixed policies do not look at it.
+    assert learned(make_policy("chain-2")) == []
     assert learned(make_policy("ar")) == []
 
 
