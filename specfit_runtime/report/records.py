@@ -157,7 +157,7 @@ class PrefillRecord:
     transfer_seconds : float
         The part spent waiting for weights.
     lookups, hits, misses, bytes : int
-        As in `CycleRecord`, of the prefill alone.
+        As in :class:`specfit_runtime.CycleRecord`, of the prefill alone.
 
     Raises
     ------

@@ -26,7 +26,7 @@ class DecodeTotals:
     passes, tokens : int
         Cycles, and tokens that they committed.
     levels, drafted, verified, accepted : int
-        Sums of what `CycleRecord` calls so.
+        Sums of what :class:`specfit_runtime.CycleRecord` calls so.
     draft_seconds, search_seconds, transfer_seconds, verify_seconds, other_seconds : float
         Sums of the parts.
     lookups, hits, misses, prefetched, prefetch_hits : int
