@@ -3,9 +3,9 @@
     python -m benchmarks.ablation [--traces FOLDER] [--jobs N] [--write]
 
 The cells are those of `benchmarks.routing_replay` with experts in bf16 in a small and in a large
-cache: with true routing, and the small model's with routing predicted by what each token used
-before. The traces are optional material beside the
-checkout; ``--write`` replaces the file that the documentation shows.
+cache: with true routing; the small model's with routing predicted by what each token used before;
+and these once more with a drafter that is too slow to pay. The traces are optional material beside
+the checkout; ``--write`` replaces the file that the documentation shows.
 """
 
 from __future__ import annotations
