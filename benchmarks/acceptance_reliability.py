@@ -155,7 +155,8 @@ def replayed(trace: Trace) -> Children:
         slots=trace.n_experts,
     )
     pool = int(np.diff(trace.cycle_start).max())
-    policy = make_policy(f"eagle-{pool}")
+    # One that looks at acceptance, so that it is learned; it verifies all that was drafted.
+    policy = make_policy("pool-eagle", top_k=pool, width=pool, budget=pool)
     decode = RecordedDecode(trace, policy, machine, warmup=0)
     met: list[Children] = []
 
