@@ -5,12 +5,39 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, overload
 
 
 def ratio(amount: float, per: float) -> float:
     """Return ``amount / per``, NaN where there is nothing to divide by."""
     return amount / per if per else math.nan
+
+
+class Rate:
+    """A ratio of two totals of a result, as an attribute of its class; NaN without a base.
+
+    Parameters
+    ----------
+    amount, per : str
+        The totals, attributes of the result.
+    meaning : str
+        One line for the documentation.
+    """
+
+    def __init__(self, amount: str, per: str, meaning: str) -> None:
+        self._amount, self._per = amount, per
+        self.__doc__ = meaning
+
+    @overload
+    def __get__(self, result: None, kind: type) -> Rate: ...
+
+    @overload
+    def __get__(self, result: object, kind: type) -> float: ...
+
+    def __get__(self, result: object | None, kind: type) -> Rate | float:
+        if result is None:
+            return self
+        return ratio(getattr(result, self._amount), getattr(result, self._per))
 
 
 def finite(value: float | None) -> float | None:

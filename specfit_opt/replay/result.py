@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..rates import plain_dict, ratio
+from ..rates import Rate, plain_dict, ratio
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,40 +70,21 @@ class ReplayResult:
     draft_seconds: float
     transfer_seconds: float
 
-    @property
-    def tokens_per_second(self) -> float:
-        """The figure to compare policies by; NaN without a counted pass."""
-        return ratio(self.tokens, self.seconds)
-
-    @property
-    def tokens_per_pass(self) -> float:
-        """Tokens committed per pass, as recorded."""
-        return ratio(self.tokens, self.passes)
-
-    @property
-    def predicted_tokens_per_pass(self) -> float:
-        """Tokens per pass that the drafter's path probabilities promised."""
-        return ratio(self.predicted_tokens, self.passes)
-
-    @property
-    def nodes_per_pass(self) -> float:
-        """Nodes verified per pass, the root included."""
-        return ratio(self.nodes, self.passes)
-
-    @property
-    def levels_per_pass(self) -> float:
-        """Levels drafted per pass."""
-        return ratio(self.levels, self.passes)
+    tokens_per_second = Rate(
+        "tokens", "seconds", "The figure to compare policies by; NaN without a counted pass."
+    )
+    tokens_per_pass = Rate("tokens", "passes", "Tokens committed per pass, as recorded.")
+    predicted_tokens_per_pass = Rate(
+        "predicted_tokens", "passes", "Tokens per pass that the drafter's probabilities promised."
+    )
+    nodes_per_pass = Rate("nodes", "passes", "Nodes verified per pass, the root included.")
+    levels_per_pass = Rate("levels", "passes", "Levels drafted per pass.")
+    bytes_per_token = Rate("bytes", "tokens", "Bytes loaded per committed token.")
 
     @property
     def hit_rate(self) -> float:
         """Share of the experts of the passes' unions that were resident."""
         return ratio(self.hits, self.hits + self.misses)
-
-    @property
-    def bytes_per_token(self) -> float:
-        """Bytes loaded per committed token."""
-        return ratio(self.bytes, self.tokens)
 
     @property
     def cache_share(self) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from specfit_opt.rates import finite, plain_dict, ratio
+from specfit_opt.rates import Rate, finite, plain_dict, ratio
 
 from ..errors import InvalidInputError
 from .records import CycleRecord
@@ -79,20 +79,17 @@ class DecodeTotals:
         """Time of all cycles."""
         return math.fsum(getattr(self, f"{part}_seconds") for part in PARTS)
 
-    @property
-    def tokens_per_second(self) -> float:
-        """Speed of decoding; NaN without a cycle."""
-        return ratio(self.tokens, self.seconds)
-
-    @property
-    def tokens_per_pass(self) -> float:
-        """Tokens committed per pass."""
-        return ratio(self.tokens, self.passes)
-
-    @property
-    def verified_per_pass(self) -> float:
-        """Nodes verified per pass, the root included."""
-        return ratio(self.verified, self.passes)
+    tokens_per_second = Rate("tokens", "seconds", "Speed of decoding; NaN without a cycle.")
+    tokens_per_pass = Rate("tokens", "passes", "Tokens committed per pass.")
+    verified_per_pass = Rate("verified", "passes", "Nodes verified per pass, the root included.")
+    experts_per_token = Rate(
+        "lookups", "tokens", "Experts used per committed token, summed over the layers."
+    )
+    moved_per_token = Rate("moved", "tokens", "Experts brought in per committed token.")
+    bytes_per_token = Rate("bytes", "tokens", "Bytes moved per committed token.")
+    hit_rate = Rate(
+        "hits", "lookups", "Share of the used experts that were in the cache or on their way."
+    )
 
     @property
     def acceptance(self) -> float:
@@ -100,29 +97,9 @@ class DecodeTotals:
         return ratio(self.accepted, self.verified - self.passes)
 
     @property
-    def experts_per_token(self) -> float:
-        """Experts used per committed token, summed over the layers."""
-        return ratio(self.lookups, self.tokens)
-
-    @property
     def moved(self) -> int:
         """Experts brought in: misses and prefetches."""
         return self.misses + self.prefetched
-
-    @property
-    def moved_per_token(self) -> float:
-        """Experts brought in per committed token."""
-        return ratio(self.moved, self.tokens)
-
-    @property
-    def bytes_per_token(self) -> float:
-        """Bytes moved per committed token."""
-        return ratio(self.bytes, self.tokens)
-
-    @property
-    def hit_rate(self) -> float:
-        """Share of the used experts that were in the cache, or on their way into it."""
-        return ratio(self.hits, self.lookups)
 
     def share(self, part: str) -> float:
         """Return the share of the time that ``part`` took, such as ``"transfer"``.
