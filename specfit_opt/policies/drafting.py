@@ -11,7 +11,7 @@ from ..cost import CostModel
 from ..instance import Instance
 from ..routing import ExpertRouting
 from ..tree import DraftTree
-from .policy import number
+from .policy import Choice, number
 from .view import DraftView
 
 #: For rules that ask no times; a pass must take some.
@@ -71,6 +71,17 @@ def with_routing(
     resident = view.resident
     routing = ExpertRouting(view.experts(), resident.shape[1], resident)
     return Instance(tree, routing, cost_model)
+
+
+def choice_of(view: DraftView, nodes: NDArray[np.int64]) -> Choice:
+    """Return the choice of ``nodes`` with what it should commit, by calibrated probabilities."""
+    return Choice(nodes, expected_tokens=float(view.path_prob[nodes].sum()))
+
+
+def cost_with_draft(view: DraftView, n_nodes: int) -> CostModel:
+    """Return the view's cost model with the drafting so far, for up to ``n_nodes`` nodes."""
+    cost = view.cost_model
+    return for_sizes(cost.with_fixed_time(cost.fixed_time + view.draft_time), n_nodes)
 
 
 def for_sizes(cost_model: CostModel, n_nodes: int) -> CostModel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..solve import solve_instance
-from .drafting import DraftShape, drafted_tree, without_routing
+from .drafting import DraftShape, choice_of, drafted_tree, without_routing
 from .policy import Choice, Policy, PolicyKind, number
 from .view import DraftView
 
@@ -44,7 +44,7 @@ class Eagle(Policy):
         self.shape.draft(view)
         instance = without_routing(drafted_tree(view))
         nodes = solve_instance(instance, method="eagle", budget=self.size).nodes
-        return Choice(nodes, expected_tokens=float(view.path_prob[nodes].sum()))
+        return choice_of(view, nodes)
 
 
 KIND = PolicyKind(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..solve import solve_instance
-from .drafting import DraftShape, drafted_tree, with_routing
+from .drafting import DraftShape, choice_of, drafted_tree, with_routing
 from .policy import Choice, Policy, PolicyKind, number
 from .view import DraftView
 
@@ -44,7 +44,7 @@ class EcoSpec(Policy):
         self.shape.draft(view)
         instance = with_routing(view, drafted_tree(view))
         nodes = solve_instance(instance, method="ecospec", budget=self.budget).nodes
-        return Choice(nodes, expected_tokens=float(view.path_prob[nodes].sum()))
+        return choice_of(view, nodes)
 
 
 KIND = PolicyKind(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..solve import solve_instance
-from .drafting import DraftShape, drafted_tree, for_sizes, without_routing
+from .drafting import DraftShape, choice_of, cost_with_draft, drafted_tree, without_routing
 from .policy import Choice, Policy, PolicyKind
 from .view import DraftView
 
@@ -35,11 +35,10 @@ class Evict(Policy):
         """Return the prefix."""
         self.shape.draft(view)
         tree = drafted_tree(view)
-        cost = view.cost_model
-        cost = for_sizes(cost.with_fixed_time(cost.fixed_time + view.draft_time), tree.n_nodes)
+        cost = cost_with_draft(view, tree.n_nodes)
         table = cost.fixed_time + cost.node_table(tree.n_nodes)
         nodes = solve_instance(without_routing(tree, cost), method="evict", pass_time=table).nodes
-        return Choice(nodes, expected_tokens=float(view.path_prob[nodes].sum()))
+        return choice_of(view, nodes)
 
 
 KIND = PolicyKind(

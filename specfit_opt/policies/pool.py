@@ -7,7 +7,7 @@ from typing import Any
 from ..methods import METHODS
 from ..solve import solve_instance
 from ..tree import DraftTree
-from .drafting import DraftShape, for_sizes, with_routing
+from .drafting import DraftShape, cost_with_draft, with_routing
 from .policy import Choice, Policy, PolicyKind
 from .view import DraftView
 
@@ -45,8 +45,7 @@ class Pool(Policy):
         """Return the method's subtree."""
         self.shape.draft(view)
         tree = DraftTree(view.parent, view.path_prob)
-        cost = view.cost_model
-        cost = for_sizes(cost.with_fixed_time(cost.fixed_time + view.draft_time), tree.n_nodes)
+        cost = cost_with_draft(view, tree.n_nodes)
         instance = with_routing(view, tree, cost)
         solution = solve_instance(instance, method=self.method, **self.options)
         return Choice(solution.nodes, solution.expected_tokens, solution.cycle_time)
