@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 #: Measurements behind each figure, and the largest pass, unless said otherwise.
 REPEATS, MAX_NODES = 7, 64
 
+#: More of them would run for days without telling more.
+MOST_REPEATS, MOST_NODES, MOST_LEVELS = 1000, 4096, 1000
+
 #: Levels, children per node and nodes per level that drafting is measured with: those of the
 #: policy "specfit".
 DRAFT_LEVELS, DRAFT_TOP_K, DRAFT_WIDTH = 6, 4, 4
@@ -63,13 +66,13 @@ def calibrate(
     drafter : Drafter or str, optional
         Is bound to the model and measured as well; without one the profile has no draft times.
     max_nodes : int
-        Largest pass.
+        Largest pass, up to 4,096.
     repeats : int
-        Measurements of each figure; the medians count.
+        Measurements of each figure, up to 1,000; the medians count.
     prompt : sequence of int, optional
         Token ids of a text like those that will be decoded. Default: 32 random tokens.
     draft_levels : int
-        Levels that the drafter is measured with.
+        Levels that the drafter is measured with, up to 1,000.
     progress : callable, optional
         Called as ``progress(done, total)`` after every step.
 
@@ -114,9 +117,9 @@ def calibrate(
         drafter = make_drafter(drafter)
 
     plan = _Plan(
-        sizes=measured_sizes(Whole(1)(max_nodes, "max_nodes")),
-        repeats=Whole(1)(repeats, "repeats"),
-        levels=Whole(1)(draft_levels, "draft_levels"),
+        sizes=measured_sizes(Whole(1, MOST_NODES)(max_nodes, "max_nodes")),
+        repeats=Whole(1, MOST_REPEATS)(repeats, "repeats"),
+        levels=Whole(1, MOST_LEVELS)(draft_levels, "draft_levels"),
         prompt=None if prompt is None else _TOKENS(prompt, "prompt"),
         progress=progress,
     )

@@ -311,10 +311,11 @@ def test_a_stock_model_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_nodes": 0}, "max_nodes must be a whole number of at least 1"),
-        ({"repeats": 0}, "repeats must be a whole number of at least 1"),
+        ({"max_nodes": 0}, "max_nodes must be a whole number from 1 to 4096"),
+        ({"repeats": 0}, "repeats must be a whole number from 1 to 1000"),
+        ({"repeats": 2**31}, "repeats must be a whole number from 1 to 1000"),
         ({"repeats": 1.5}, "repeats must be a whole number"),
-        ({"draft_levels": 0}, "draft_levels must be a whole number of at least 1"),
+        ({"draft_levels": 0}, "draft_levels must be a whole number from 1 to 1000"),
         ({"prompt": []}, "the prompt is empty; give at least one token"),
         ({"prompt": [160]}, "token 160 is none of the model's"),
         ({"drafter": "nothing"}, "nothing"),
