@@ -30,6 +30,15 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         epilog=format_table(["policy", "what it does"], rows, left=["what it does"]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    _add_cell_options(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--plot", metavar="FILE", help="draw the speeds (.png, .svg, .pdf)")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_cell_options(parser: argparse.ArgumentParser) -> None:
+    """Add what is replayed: policies, traces, machines, caches."""
     parser.add_argument(
         "--policy",
         nargs="+",
@@ -70,10 +79,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         metavar="N",
         help=f"positions per prompt that are decoded plainly and not counted ({WARMUP})",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--plot", metavar="FILE", help="draw the speeds (.png, .svg, .pdf)")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(

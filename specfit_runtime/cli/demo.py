@@ -48,7 +48,7 @@ def add_parser(commands: Any) -> None:
         f"({' '.join(DEMO_POLICIES[1:])})",
     )
     parser.add_argument(
-        "--max-new-tokens", type=int, default=48, metavar="N", help="tokens of each text (48)"
+        "--max-new-tokens", type=int, default=32, metavar="N", help="tokens of each text (32)"
     )
     parser.add_argument(
         "--expert-cache",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -29,16 +31,16 @@ def table(text: str) -> tuple[list[str], list[list[str]]]:
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory) -> str:
-    """What the command prints, run as a user runs it, who finds no new file afterwards."""
-    from subprocesses import run_python
-
+    """What the command prints; whoever runs it finds no new file afterwards."""
     folder = tmp_path_factory.mktemp("demo")
-    code = "from specfit_runtime.cli import main; raise SystemExit(main())"
-    env = {"HOME": str(folder), "XDG_STATE_HOME": str(folder / "state")}
-    done = run_python(code, "demo", *SHORT, cwd=folder, env=env)
-    assert done.returncode == 0, done.stderr
+    output = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output):
+        patch.chdir(folder)
+        patch.setenv("HOME", str(folder))
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        assert main(["demo", *SHORT]) == 0
     assert list(folder.iterdir()) == []
-    return done.stdout
+    return output.getvalue()
 
 
 def test_the_table_has_the_four_policies_and_what_they_moved(printed):
