@@ -42,7 +42,7 @@ class PartKind(Generic[_Part]):
 
 
 def make_part(
-    registry: Registry[PartKind[_Part]], base: type[_Part], part: str | _Part, options: Any
+    registry: Registry[PartKind[_Part]], base: type[Any], part: str | _Part, options: Any
 ) -> _Part:
     """Return what ``part`` names, or ``part`` itself if it is a ``base``.
 
