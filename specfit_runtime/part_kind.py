@@ -58,7 +58,8 @@ def make_part(
             raise InvalidInputError(
                 f"options ({', '.join(options)}) go with a {what}'s name, not with an object"
             )
-        return part
+        given: _Part = part
+        return given
     if not isinstance(part, str):
         usages = ", ".join(kind.usage for kind in registry.values())
         raise InvalidInputError(

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 #: The first is what the others are measured by.
 DEMO_POLICIES = ("ar", "chain-2", "eagle-60", "specfit")
 
-#: GB/s: a missing expert of the shipped model then takes 1.2 ms. Its 25 kB would otherwise come
+#: GB/s: a missing expert of the shipped model then takes 0.6 ms. Its 25 kB would otherwise come
 #: from the system's page cache for next to nothing, which the experts of no large model do.
-_LINK = 0.02
+_LINK = 0.04
 
 #: Characters of the longest bar.
 _WIDTH = 40
