@@ -18,10 +18,8 @@ kernel_sources := setup.py pyproject.toml constraints.txt \
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
 
-demo: $(VENV)/.with-demo  ## decode with the shipped model, solve its example every way, replay it
+demo: $(VENV)/.with-demo  ## policies side by side on the shipped model, and a solved draft tree
 	$(specfit) demo
-	$(specfit) compare
-	$(specfit) replay
 
 test: lint  ## lint, type check and the test suite, with the compiled kernel
 	SPECFIT_KERNEL=cython $(python) -m pytest $(PYTEST_ARGS)
@@ -108,7 +106,7 @@ $(VENV)/.with-kernel: $(VENV)/.created $(kernel_sources)
 
 # specfit itself is installed by now, so this adds only what the extras name.
 $(VENV)/.with-demo: $(VENV)/.with-kernel
-	$(install) 'specfit[cli,mip,plot,runtime]'
+	$(install) 'specfit[cli,runtime]'
 	@touch $@
 
 $(VENV)/.with-test $(VENV)/.with-docs $(VENV)/.with-bench: $(VENV)/.with-%: $(VENV)/.with-kernel

@@ -11,6 +11,7 @@ from ..files import load_instance
 from ..files.strict_json import parse_json
 from ..instance import Instance
 from ..methods.method import COMMON
+from ..profiles import PROFILES
 from .output import note
 
 
@@ -101,8 +102,23 @@ def describe(instance: Instance) -> str:
     )
 
 
-def add_price_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say what the experts of a trace weigh on a machine."""
+def add_machine_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which machines and caches, and what a trace's experts weigh."""
+    parser.add_argument(
+        "--profile",
+        nargs="+",
+        action="extend",
+        metavar="NAME|FILE",
+        help=f"machines: {', '.join(PROFILES)}, or JSON files (pcie4)",
+    )
+    parser.add_argument(
+        "--cache",
+        nargs="+",
+        action="extend",
+        metavar="SIZE",
+        help="cache sizes: experts per layer (32), a share (25%%) or bytes (8GB) "
+        "(12.5%% 25%% 50%%)",
+    )
     parser.add_argument(
         "--expert-bytes",
         type=int,

@@ -9,11 +9,11 @@ from typing import Any
 from ..caches import CACHE_RULES, DEFAULT_CACHE_RULE
 from ..files import Trace, load_trace
 from ..policies import POLICIES
-from ..profiles import PROFILES, load_profile
+from ..profiles import load_profile
 from ..replay import WARMUP, ReplayResult, replay, replay_table, summarise
 from ..routing_predictor import RoutingPredictor
 from ..text import format_table
-from .inputs import add_price_options, check_distinct
+from .inputs import add_machine_options, check_distinct
 from .output import note, print_json, progress_bar
 
 
@@ -30,6 +30,15 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         epilog=format_table(["policy", "what it does"], rows, left=["what it does"]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    _add_cell_options(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--plot", metavar="FILE", help="draw the speeds (.png, .svg, .pdf)")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_cell_options(parser: argparse.ArgumentParser) -> None:
+    """Add what is replayed: policies, traces, machines, caches."""
     parser.add_argument(
         "--policy",
         nargs="+",
@@ -41,28 +50,13 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "files", nargs="*", metavar="TRACE", help="recorded traces (.npz); default: the example"
     )
-    parser.add_argument(
-        "--profile",
-        nargs="+",
-        action="extend",
-        metavar="NAME|FILE",
-        help=f"machines: {', '.join(PROFILES)}, or JSON files (pcie4)",
-    )
-    parser.add_argument(
-        "--cache",
-        nargs="+",
-        action="extend",
-        metavar="SIZE",
-        help="cache sizes: experts per layer (32), a share (25%%) or bytes (8GB) "
-        "(12.5%% 25%% 50%%)",
-    )
+    add_machine_options(parser)
     parser.add_argument(
         "--cache-policy",
         choices=CACHE_RULES,
         default=DEFAULT_CACHE_RULE,
         help=f"what the cache evicts ({DEFAULT_CACHE_RULE})",
     )
-    add_price_options(parser)
     parser.add_argument(
         "--warmup",
         type=int,
@@ -70,10 +64,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         metavar="N",
         help=f"positions per prompt that are decoded plainly and not counted ({WARMUP})",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--plot", metavar="FILE", help="draw the speeds (.png, .svg, .pdf)")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..instance import Instance
 from ..methods import METHODS
 from ..solve import solve_instance
 from ..tree import DraftTree
@@ -41,13 +42,15 @@ class Pool(Policy):
         self.options = options
         self.name = f"pool-{self.method}"
 
-    def choose(self, view: DraftView) -> Choice:
-        """Return the method's subtree."""
+    def problem(self, view: DraftView) -> Instance:
+        """Draft all levels and return what the method is to solve."""
         self.shape.draft(view)
         tree = DraftTree(view.parent, view.path_prob)
-        cost = cost_with_draft(view, tree.n_nodes)
-        instance = with_routing(view, tree, cost)
-        solution = solve_instance(instance, method=self.method, **self.options)
+        return with_routing(view, tree, cost_with_draft(view, tree.n_nodes))
+
+    def choose(self, view: DraftView) -> Choice:
+        """Return the method's subtree."""
+        solution = solve_instance(self.problem(view), method=self.method, **self.options)
         return Choice(solution.nodes, solution.expected_tokens, solution.cycle_time)
 
 

@@ -1,274 +1,179 @@
-"""``specfit demo``: the shipped model, plain decoding beside specfit on the same prompts."""
+"""``specfit demo``: policies side by side on the shipped model, and one draft tree, solved."""
 
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
-from dataclasses import dataclass
+import textwrap
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from specfit_opt.cli.output import note, print_json
+from specfit_opt.cli.output import print_json, progress_bar
 from specfit_opt.policies import POLICIES, make_policy
-from specfit_opt.text import byte_size, figure, format_table, seconds
+from specfit_opt.text import byte_size, format_table
 
-from ..demo_files import demo_drafter, demo_model, demo_prompts
-from ..errors import InvalidInputError, SpecfitError
-from .options import (
-    STORES,
-    link_bandwidth,
-    load_tokenizer,
-    no_progress_bars,
-    warnings_as_notes,
-)
+from ..demo_files import demo_prompts
+from ..errors import InvalidInputError
+from .options import link_bandwidth, no_progress_bars, warnings_as_notes
 
 if TYPE_CHECKING:
     from ..report import DecodeReport
 
-_PLAIN = "ar"
+#: The first is what the others are measured by.
+DEMO_POLICIES = ("ar", "chain-2", "eagle-60", "specfit")
 
-#: GB/s: a missing expert of the shipped model then takes 1.2 ms. Its 25 kB would otherwise come
+#: GB/s: a missing expert of the shipped model then takes 0.6 ms. Its 25 kB would otherwise come
 #: from the system's page cache for next to nothing, which the experts of no large model do.
-_LINK = 0.02
+_LINK = 0.04
+
+#: Characters of the longest bar.
+_WIDTH = 40
 
 
 def add_parser(commands: Any) -> None:
     """Add the subcommand to ``commands``."""
     parser = commands.add_parser(
         "demo",
-        help="decode with the shipped model, plainly and with specfit",
-        description="Decode the same prompts greedily in float32 with the shipped model, its "
-        "experts offloaded, plainly and with specfit. Every policy's token ids are compared with "
-        "those of the stock model, which has all its weights in memory; a difference is an error. "
-        "Each policy has a model and a cache of its own, empty at first.",
+        help="decode with the shipped model under several policies, and show a solved draft tree",
+        description="Decode the same texts with the shipped model, plainly and with draft trees, "
+        "its experts behind an emulated slow link. Policies take turns at each text, greedily in "
+        "float32; the first text is not counted. Token ids that differ from those of the stock "
+        "model, which has all its weights in memory, are an error. Then one draft tree with what "
+        "is verified of it, and why.",
     )
     parser.add_argument(
         "--policy",
-        action="append",
+        nargs="+",
         metavar="NAME",
-        help="what to decode with besides plain decoding: "
-        f"{', '.join(name for name in POLICIES if name != _PLAIN)}; may be repeated (specfit)",
+        help=f"what to compare with plain decoding: {', '.join(POLICIES)} "
+        f"({' '.join(DEMO_POLICIES[1:])})",
     )
     parser.add_argument(
-        "--prompt", action="append", metavar="TEXT", help="a prompt; may be repeated; default: four"
-    )
-    parser.add_argument(
-        "--max-new-tokens", type=int, default=64, metavar="N", help="tokens after each prompt (64)"
+        "--max-new-tokens", type=int, default=32, metavar="N", help="tokens of each text (32)"
     )
     parser.add_argument(
         "--expert-cache",
-        default="50%",
+        default="25%",
         metavar="SIZE",
-        help="experts kept in memory: a share, bytes, or experts per layer (50%%)",
-    )
-    parser.add_argument(
-        "--store", choices=STORES, default="disk", help="where the other experts wait (disk)"
+        help="experts kept in memory: a share, bytes, or experts per layer (25%%)",
     )
     parser.add_argument(
         "--emulate-link",
         type=float,
         default=_LINK,
         metavar="GB/S",
-        help="make every transfer take its bytes over this bandwidth, so that bringing experts in "
-        f"takes time, as it does for large models; 0: no link is emulated ({_LINK:g})",
+        help=f"bandwidth at which the other experts come; 0: as fast as the disk ({_LINK:g})",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
-@dataclass(frozen=True, eq=False)
-class _Decoded:
-    """What one policy made of the prompts."""
-
-    tokens: list[list[int]]
-    report: DecodeReport
-
-
 def run(args: argparse.Namespace) -> None:
-    """Decode with every policy, compare the tokens, print what was moved."""
+    """Decode, and print the table, the bars and the tree."""
     if args.max_new_tokens < 2:
         raise InvalidInputError(
             f"--max-new-tokens {args.max_new_tokens}: must be at least 2; the first token comes "
             "from the prompt, which every policy reads alike"
         )
-    prompts = list(args.prompt or demo_prompts())
-    policies = list(dict.fromkeys([_PLAIN, *(args.policy or ["specfit"])]))
+    policies = list(dict.fromkeys([DEMO_POLICIES[0], *(args.policy or DEMO_POLICIES)]))
+    for name in policies:
+        make_policy(name)  # refuses an unknown one before anything is decoded
     bandwidth = link_bandwidth(args.emulate_link or None)
     from .._extras import require_runtime
 
     require_runtime()
-    with warnings_as_notes():
-        _compare(args, prompts, policies, bandwidth)
-
-
-def _compare(
-    args: argparse.Namespace, prompts: list[str], policies: list[str], bandwidth: float | None
-) -> None:
     import torch
 
+    from ..report import DecodeReport
 
-    for name in policies:
-        make_policy(name)  # refuses an unknown one before anything is decoded
     torch.set_num_threads(1)  # the model is so small that more would only wait for each other
     no_progress_bars()
-    tokenizer = load_tokenizer(str(demo_model()))
-    inputs = [tokenizer(prompt, return_tensors="pt") for prompt in prompts]
-    for prompt, encoded in zip(prompts, inputs, strict=True):
-        if not encoded["input_ids"].shape[1]:
-            raise InvalidInputError(f"--prompt {prompt!r} has no token; give a text")
-    expected = _stock(inputs, args.max_new_tokens)
-    if not args.json:
-        _print_texts(tokenizer, prompts, expected)
-    options = {
-        "expert_cache": args.expert_cache,
-        "store": args.store,
-        "link_bandwidth": bandwidth,
-    }
-    decoded = _decode(policies, inputs, args.max_new_tokens, options)
-    differing = [name for name, found in decoded.items() if found.tokens != expected]
+    with warnings_as_notes():
+        reports, tree = _decode(policies, args.max_new_tokens, args.expert_cache, bandwidth)
+    plain = reports[policies[0]]
+    speeds = {name: _speeds(found, plain) for name, found in reports.items()}
+    merged = {name: DecodeReport.merge(found) for name, found in reports.items()}
     if args.json:
-        print_json(
-            {
-                "prompts": prompts,
-                "texts": [tokenizer.decode(ids) for ids in expected],
-                "token_ids": expected,
-                "equal": not differing,
-                "policies": [
-                    {
-                        "policy": name,
-                        "equal": name not in differing,
-                        **{k: v for k, v in found.report.to_dict().items() if k != "cycles"},
-                    }
-                    for name, found in decoded.items()
-                ],
+        figures = {
+            name: {
+                "speed": speeds[name],
+                **{k: v for k, v in report.to_dict().items() if k != "cycles"},
             }
-        )
+            for name, report in merged.items()
+        }
+        print_json({"policies": figures, "tree": tree.splitlines()})
     else:
-        _print_table({name: found.report for name, found in decoded.items()})
-    if differing:
-        name = differing[0]
-        raise SpecfitError(
-            f"policy {name} decoded other tokens than the stock model: "
-            + _first_difference(decoded[name].tokens, expected)
-        )
-    if not args.json:
-        print(
-            f"\nThe token ids of {' and '.join(policies)} equal those of the stock model: "
-            f"{sum(map(len, expected))} tokens after {len(prompts)} prompts, greedy, float32."
-        )
-
-
-def _stock(inputs: list[Any], max_new_tokens: int) -> list[list[int]]:
-    """Return what the stock model with all its weights in memory decodes."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from ..alignment import align_weights
-
-    model = align_weights(
-        AutoModelForCausalLM.from_pretrained(
-            demo_model(), dtype=torch.float32, trust_remote_code=False
-        )
-    )
-    model.generation_config = _greedy(model.generation_config, max_new_tokens)
-    return [_new_tokens(model.generate(**encoded), encoded) for encoded in inputs]
+        print(_setting(merged[policies[0]]))
+        print(f"\n{_table(speeds, merged)}\n\n{_bars(speeds)}\n\n{tree}")
 
 
 def _decode(
-    policies: list[str], inputs: list[Any], max_new_tokens: int, options: dict[str, Any]
-) -> dict[str, _Decoded]:
-    """Decode every prompt with one policy after the other, each on a model and a cache of its own.
+    policies: list[str], new_tokens: int, expert_cache: str, bandwidth: float | None
+) -> tuple[dict[str, list[DecodeReport]], str]:
+    """Return the reports of each policy by text, and a solved tree."""
+    from ..side_by_side import SideBySide
+    from ..solved_tree import solved_tree
 
-    In turns, so that a machine that slows down meanwhile does so for all of them.
-    """
-    import torch
-
-    from ..load import load_offloaded
-    from ..offload import offload_of
-    from ..report import DecodeReport
-    from ..speculate import SpecFit
-
-    tokens: dict[str, list[list[int]]] = {policy: [] for policy in policies}
-    reports: dict[str, list[DecodeReport]] = {policy: [] for policy in policies}
-    with ExitStack() as loaded:
-        models = {}
-        for policy in policies:
-            models[policy] = load_offloaded(demo_model(), dtype=torch.float32, **options)
-            loaded.enter_context(offload_of(models[policy]))
-        specs = {policy: SpecFit(f"eagle3:{demo_drafter()}", policy=policy) for policy in policies}
-        for encoded in inputs:
-            for policy, model in models.items():
-                model.generation_config = _greedy(model.generation_config, max_new_tokens)
-                output = model.generate(**encoded, custom_generate=specs[policy])
-                tokens[policy].append(_new_tokens(output, encoded))
-                reports[policy].append(specs[policy].report)
-    return {
-        policy: _Decoded(tokens[policy], DecodeReport.merge(reports[policy]))
-        for policy in policies
-    }
+    warm_up, *prompts = demo_prompts()
+    with (
+        progress_bar("decoding", unit="texts") as progress,
+        SideBySide(
+            policies, new_tokens=new_tokens, expert_cache=expert_cache, link_bandwidth=bandwidth
+        ) as sides,
+    ):
+        sides.decode(warm_up)
+        reports: dict[str, list[DecodeReport]] = {name: [] for name in policies}
+        for i, prompt in enumerate(prompts):
+            progress(i, len(prompts))
+            for name, report in sides.decode(prompt, i).items():
+                reports[name].append(report)
+        return reports, solved_tree(sides, warm_up)
 
 
-def _greedy(stock: Any, max_new_tokens: int) -> Any:
-    import copy
-
-    config = copy.deepcopy(stock)
-    config.do_sample = False
-    config.temperature = config.top_k = config.top_p = None
-    config.max_new_tokens, config.max_length = max_new_tokens, None
-    return config
+def _speeds(reports: list[DecodeReport], plain: list[DecodeReport]) -> list[float]:
+    """Return tokens per second relative to plain decoding, for each text."""
+    pairs = zip(reports, plain, strict=True)
+    return [a.totals.tokens_per_second / b.totals.tokens_per_second for a, b in pairs]
 
 
-def _new_tokens(output: Any, encoded: Any) -> list[int]:
-    tokens: list[int] = output[0, encoded["input_ids"].shape[1] :].tolist()
-    return tokens
-
-
-def _first_difference(found: list[list[int]], expected: list[list[int]]) -> str:
-    for i, (mine, stock) in enumerate(zip(found, expected, strict=True)):
-        if mine != stock:
-            pairs = enumerate(zip(mine, stock, strict=False))
-            at = next((t for t, (a, b) in pairs if a != b), min(len(mine), len(stock)))
-            return f"prompt {i}, token {at} ({len(mine)} tokens, stock {len(stock)})"
-    raise AssertionError("nothing differs")
-
-
-def _print_texts(tokenizer: Any, prompts: list[str], expected: list[list[int]]) -> None:
-    note("| marks where the model takes over; it writes pastiche and knows nothing")
-    for prompt, ids in zip(prompts, expected, strict=True):
-        print(f"{prompt} |{tokenizer.decode(ids, skip_special_tokens=True)}\n")
-
-
-def _print_table(reports: dict[str, DecodeReport]) -> None:
-    first = next(iter(reports.values()))
-    if first.link_bandwidth is not None:
-        print(
-            f"emulated link of {byte_size(first.link_bandwidth)}/s: each transfer takes its bytes "
-            "over this bandwidth, whatever the machine could do"
-        )
-    slots = sorted(set(first.slots))
-    print(
-        f"{first.n_layers} layers of {first.n_experts} experts, {first.top_k} per token; "
-        f"{' to '.join(map(str, slots[:: max(1, len(slots) - 1)]))} per layer cached "
-        f"({first.cache_policy}); the others: {first.store}. Prefill not counted."
+def _setting(report: DecodeReport) -> str:
+    link = report.link_bandwidth
+    way = "from disk" if link is None else f"over an emulated link of {byte_size(link)}/s"
+    return textwrap.fill(
+        f"A model of {report.n_layers} layers of {report.n_experts} experts, {report.top_k} per "
+        f"token; {report.slots[0]} per layer are cached, the others come {way}. All "
+        f"{report.new_tokens} tokens of {report.prompts} texts equal those of the stock model with "
+        "all its weights in memory, under every policy (greedy, float32, one thread). speed: "
+        "tokens per second relative to plain decoding, of the median text, the slowest and the "
+        "fastest; waiting: share of the time that passes wait for experts.",
+        96,
     )
-    header = [
-        "policy", "tokens/s", "tokens/pass", "nodes/pass", "experts/token", "moved/token",
-        "bytes/token", "hits", "pass", "draft", "search", "transfer", "verify", "other",
-    ]  # fmt: skip
+
+
+def _table(speeds: dict[str, list[float]], reports: dict[str, DecodeReport]) -> str:
+    header = ["policy", "speed", "slowest", "fastest", "tokens/pass", "nodes/pass"]
     rows = []
     for name, report in reports.items():
         totals = report.totals
+        ratios = (median(speeds[name]), min(speeds[name]), max(speeds[name]))
         rows.append(
             [
                 name,
-                figure(totals.tokens_per_second),
-                f"{totals.tokens_per_pass:.3f}",
+                *(f"{ratio:.2f}" for ratio in ratios),
+                f"{totals.tokens_per_pass:.2f}",
                 f"{totals.verified_per_pass:.2f}",
-                f"{totals.experts_per_token:.1f}",
-                f"{totals.moved_per_token:.1f}",
                 byte_size(totals.bytes_per_token),
-                f"{totals.hit_rate:.1%}",
-                seconds(totals.seconds / max(totals.passes, 1)),
-                *(f"{totals.share(p):.1%}" for p in header[-5:]),
+                f"{totals.share('transfer'):.0%}",
             ]
         )
-    print(format_table(header, rows))
+    return format_table([*header, "bytes/token", "waiting"], rows)
+
+
+def _bars(speeds: dict[str, list[float]]) -> str:
+    """Return a line for each policy, as long as it is fast, the fastest on top."""
+    middle = {name: median(ratios) for name, ratios in speeds.items()}
+    scale = _WIDTH / max(middle.values())
+    wide = max(map(len, middle))
+    return "\n".join(
+        f"{name.ljust(wide)}  {'#' * round(scale * speed)} {speed:.2f}"
+        for name, speed in sorted(middle.items(), key=lambda item: -item[1])
+    )

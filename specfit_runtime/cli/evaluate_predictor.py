@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from specfit_opt.cli.inputs import add_price_options, check_distinct
+from specfit_opt.cli.inputs import add_machine_options, check_distinct
 from specfit_opt.cli.output import print_json, progress_bar
 
 from ..predictors import PREDICTORS, make_predictor
@@ -45,17 +45,7 @@ def add_parser(commands: Any) -> None:
         metavar="TRACE",
         help="traces whose text every predictor observes first, for those that learn as they go",
     )
-    parser.add_argument(
-        "--profile", nargs="+", action="extend", metavar="NAME|FILE", help="machines (pcie4)"
-    )
-    parser.add_argument(
-        "--cache",
-        nargs="+",
-        action="extend",
-        metavar="SIZE",
-        help="cache sizes as in specfit replay (12.5%% 25%% 50%%)",
-    )
-    add_price_options(parser)
+    add_machine_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 

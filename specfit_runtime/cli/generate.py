@@ -37,6 +37,19 @@ def add_parser(commands: Any) -> None:
         description="Decode a text with a model whose experts are brought in as they are needed. "
         "The text goes to standard output as it comes, a summary to standard error.",
     )
+    _add_text_options(parser)
+    add_model_options(parser)
+    add_drafter_option(parser, "default with the shipped model: its EAGLE-3 head")
+    _add_choice_options(parser)
+    _add_drawing_options(parser)
+    parser.add_argument(
+        "--report", metavar="FILE", help="write every cycle of the decode as JSON lines"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=partial(run, parser))
+
+
+def _add_text_options(parser: argparse.ArgumentParser) -> None:
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", metavar="TEXT", help="the text to go on from")
     prompt.add_argument(
@@ -54,8 +67,14 @@ def add_parser(commands: Any) -> None:
         metavar="N",
         help="tokens to decode at most (128)",
     )
-    add_model_options(parser)
-    add_drafter_option(parser, "default with the shipped model: its EAGLE-3 head")
+    parser.add_argument(
+        "--ignore-eos",
+        action="store_true",
+        help="go on after the end of the text, to --max-new-tokens",
+    )
+
+
+def _add_choice_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy",
         default="specfit",
@@ -78,6 +97,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--profile", metavar="FILE", help="what things cost here, as specfit calibrate measured it"
     )
+
+
+def _add_drawing_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--temperature",
         type=float,
@@ -98,18 +120,8 @@ def add_parser(commands: Any) -> None:
         help="above 1, tokens that were there become less probable; default: the checkpoint's",
     )
     parser.add_argument(
-        "--ignore-eos",
-        action="store_true",
-        help="go on after the end of the text, to --max-new-tokens",
-    )
-    parser.add_argument(
-        "--report", metavar="FILE", help="write every cycle of the decode as JSON lines"
-    )
-    parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of the random numbers (0)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=partial(run, parser))
 
 
 def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:

@@ -20,13 +20,13 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from ..alignment import align_weights
 from ..checkpoint import Checkpoint, read_generation_config, read_model_config, reading
 from ..errors import CheckpointError, DrafterError, InvalidInputError, SpecfitError
+from ..part_kind import PartKind
 from ..verify import transformers_api
 from ..verify.compaction import CachePoint
 from ..verify.context import context_length
 from ..verify.rotary import GrowingRotary
 from ..verify.tree_mask import attention_mask, require_mask_format
 from .drafter import Candidates, Drafter
-from .drafter_kind import DrafterKind
 from .shared_vocabulary import require_shared_vocabulary
 
 __all__ = ["CausalLmDrafter"]
@@ -389,7 +389,7 @@ def _load(folder: Path, config: Any, dtype: torch.dtype) -> Any:
     return align_weights(model)
 
 
-KIND = DrafterKind(
+KIND: PartKind[Drafter] = PartKind(
     name="lm",
     make=CausalLmDrafter,
     summary="a small causal language model that shares the tokenizer",

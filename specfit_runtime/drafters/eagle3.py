@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from ..checkpoint import refuse_code
 from ..errors import CheckpointError, DrafterError, InvalidInputError
+from ..part_kind import PartKind
 from .drafter import Candidates, Drafter
-from .drafter_kind import DrafterKind
 from .eagle3_config import Eagle3Config, read_config
 from .eagle3_head import Eagle3Head
 from .eagle3_rotary import RotaryTables
@@ -275,7 +275,7 @@ class Eagle3Drafter(Drafter):
         return layers
 
 
-KIND = DrafterKind(
+KIND: PartKind[Drafter] = PartKind(
     name="eagle3",
     make=Eagle3Drafter,
     summary="an EAGLE-3 head, which reads the target's own states",

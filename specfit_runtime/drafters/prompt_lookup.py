@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import InvalidInputError
+from ..part_kind import PartKind
 from .drafter import Candidates, Drafter
-from .drafter_kind import DrafterKind
 
 __all__ = ["PromptLookup"]
 
@@ -112,13 +112,8 @@ class PromptLookup(Drafter):
         return np.empty(0, dtype=np.int64)
 
 
-def _make(argument: str) -> Drafter:
-    return PromptLookup()
-
-
-KIND = DrafterKind(
+KIND: PartKind[Drafter] = PartKind(
     name="prompt-lookup",
-    make=_make,
+    make=PromptLookup,
     summary="what followed the same words before; no weights",
-    needs="",
 )

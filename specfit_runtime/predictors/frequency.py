@@ -12,8 +12,8 @@ from specfit_opt.checks import Whole
 from specfit_opt.routing_predictor import DraftNodes, RoutingPredictor
 
 from ..errors import InvalidInputError
+from ..part_kind import PartKind
 from ._checks import checked_experts, checked_shape
-from .predictor_kind import PredictorKind
 
 #: Occurrences of a token that are remembered, and the weight of each relative to the next later.
 _REMEMBERED, _DECAY = 4, 0.7
@@ -238,9 +238,8 @@ def _later_occurrences(text: list[int]) -> list[int]:
     return after
 
 
-KIND = PredictorKind(
+KIND: PartKind[RoutingPredictor] = PartKind(
     name="frequency",
     make=Frequency,
     summary="what each token id used lately; another token stands in for unseen ones",
-    source="expert frequencies by token id, learned while decoding",
 )

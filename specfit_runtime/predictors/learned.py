@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from specfit_opt.routing_predictor import DraftNodes, RoutingPredictor
 
 from ..errors import InvalidInputError
+from ..part_kind import PartKind
 from ._checks import checked_experts, checked_shape
-from .predictor_kind import PredictorKind
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -134,11 +134,10 @@ class Learned(RoutingPredictor):
         return torch.cat([part.to(device, torch.float32) for part in states]) if states else None
 
 
-KIND = PredictorKind(
+KIND: PartKind[RoutingPredictor] = PartKind(
     name="learned",
     make=Learned,
     summary="a small network from token, drafter state and depth to experts, trained by "
     "specfit train-predictor",
-    source="learned routing predictors, as in EcoSpec",
     needs="DIR",
 )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from specfit_opt.replay.true_routing import TrueRouting
+from specfit_opt.routing_predictor import RoutingPredictor
 
-from .predictor_kind import PredictorKind
+from ..part_kind import PartKind
 
-KIND = PredictorKind(
+KIND: PartKind[RoutingPredictor] = PartKind(
     name="oracle",
     make=TrueRouting,
     summary="the recorded routing, in replays and evaluations alone",
-    source="a ceiling: what a perfect predictor would be worth",
 )
