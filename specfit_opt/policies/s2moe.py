@@ -8,9 +8,9 @@ import numpy as np
 
 from ..cost import CostModel
 from ..expert_union import expert_union
+from ..methods.s2moe import Expansion, element_numbers
 from ..solution import node_time_at
-from ..solve import solve_instance
-from .drafting import DraftShape, choice_of, drafted_tree, for_sizes, with_routing
+from .drafting import DraftShape, choice_of, for_sizes
 from .policy import Choice, Outcome, Policy, PolicyKind
 from .view import DraftView
 
@@ -57,26 +57,38 @@ class S2Moe(Policy):
 
     def choose(self, view: DraftView) -> Choice:
         """Return the nodes that pay."""
-        chosen = np.zeros(1, dtype=np.int64)
-        cost = for_sizes(view.cost_model, self.shape.most_nodes)
-        per_expert = self._expert_time(view, cost)
-        step_time = math.nan
-        while view.levels < self.shape.levels and np.isin(view.frontier, chosen).any():
-            share = view.level_time / self.shape.width if view.max_levels else 0.0
-            if not view.grow(self.shape.top_k, self.shape.width):
+        shape = self.shape
+        root = np.zeros(1, dtype=np.int64)
+        if view.max_levels < 1:
+            return choice_of(view, root)
+        cost = for_sizes(view.cost_model, shape.most_nodes)
+        most = _largest_size(cost, shape.most_nodes)
+        per_expert, n_experts = self._expert_time(view, cost), view.resident.shape[1]
+        expansion = Expansion(np.full(view.resident.size, per_expert))
+        step_time, first = math.nan, 0
+        while view.levels < shape.levels and (
+            not first or not expansion.chosen.keys().isdisjoint(view.frontier.tolist())
+        ):
+            drafting = view.level_time / shape.width
+            if not view.grow(shape.top_k, shape.width):
                 break
-            instance = with_routing(view, drafted_tree(view), cost)
-            if math.isnan(step_time):
-                used = float(np.count_nonzero(instance.routing.experts[0] >= 0))
+            uses = element_numbers(view.experts(first), n_experts)
+            if not first:
+                expansion.take(0, uses[0])
+                used = np.count_nonzero(uses[0] >= 0)
                 step_time = cost.fixed_time + node_time_at(cost, 1) + used * per_expert
-            chosen = solve_instance(
-                instance,
-                method="s2moe",
-                step_time=step_time,
-                new_expert_time=per_expert,
-                draft_time=share,
-            ).nodes
-        return choice_of(view, chosen)
+                uses, first = uses[1:], 1
+            path_prob = view.drafter_path_prob[first:]
+            order = np.argsort(-path_prob, kind="stable")
+            expansion.offer(
+                (order + first).tolist(),
+                view.parent[first:][order],
+                path_prob[order] * step_time - drafting,
+                uses[order],
+            )
+            expansion.grow(most)
+            first = len(view.parent)
+        return choice_of(view, np.array(sorted(expansion.chosen)) if first else root)
 
     def observe(self, outcome: Outcome) -> None:
         """Learn what an expert takes on average, in fast memory or not."""
@@ -92,6 +104,12 @@ class S2Moe(Policy):
         resident = view.resident
         time = cost.expert_table(*resident.shape)
         return float(np.where(resident, cost.resident_time, time).mean())
+
+
+def _largest_size(cost: CostModel, n_nodes: int) -> int:
+    """Return the largest number of nodes up to which all sizes are allowed."""
+    allowed = np.isfinite(cost.node_table(n_nodes)[1:])
+    return n_nodes if allowed.all() else int(np.argmin(allowed))
 
 
 KIND = PolicyKind(
