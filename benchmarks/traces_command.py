@@ -52,12 +52,11 @@ def in_processes(
     processes: int,
     figure: Callable[[_Result], str],
 ) -> list[_Result]:
-    """Run jobs, each for the cell that it begins with; say on stderr how far it is."""
+    """Run jobs, each for the cell or machine that it begins with; say on stderr how far it is."""
     begin, found = time.monotonic(), []
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         for (cell, *_), result in zip(jobs, pool.imap(run, jobs), strict=True):
             found.append(result)
             took = time.monotonic() - begin
-            what = f"{cell.model.name}, {cell.profile}, {cell.precision}, {cell.cache}"
-            print(f"{what}: {figure(result)}; {took:.0f} s so far", file=sys.stderr)
+            print(f"{cell}: {figure(result)}; {took:.0f} s so far", file=sys.stderr)
     return found
