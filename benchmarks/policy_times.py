@@ -4,9 +4,10 @@
 
 Each policy that is not fixed decodes the recorded texts of Qwen3-30B-A3B's size (48 layers of 128
 experts, 8 per token, pools of 85 nodes) on the PCIe 4 profile with a quarter of the experts cached
-and routing predicted by what each token used before. Measured is processor time of this thread, so
-that other work on the machine counts little; drafting, prediction and the replay itself are taken
-out. The last lines are what :mod:`specfit_opt.profiles.policy_time` holds, rounded up.
+and routing predicted by what each token used before. Measured is processor time of this thread, of
+each cycle the least of several runs, which are alike but for the clock, so that other work on the
+machine counts little; drafting, prediction and the replay itself are taken out. The last lines are
+what :mod:`specfit_opt.profiles.policy_time` holds, rounded up; the prediction is specfit's.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from time import thread_time
 from typing import Any
 
@@ -31,8 +32,11 @@ OUTPUT = Path(__file__).resolve().parent / "results" / "policy_times.txt"
 TEXTS = tuple(f"simulated/qwen3-30b-a3b-s{seed}.npz" for seed in (1, 2, 3))
 PROFILE, CACHE = "pcie4", "25%"
 POLICIES = (*ADAPTIVE_POLICIES, "pool-exact")
-#: Cycles at the start of a text that are not counted: first calls take longer.
-FIRST = 3
+#: Runs, of which each cycle's least time counts.
+RUNS = 5
+
+#: Levels, own seconds and the machine's, of each cycle.
+Rows = list[tuple[int, float, float]]
 
 
 class TimedDecode(RecordedDecode):
@@ -40,8 +44,8 @@ class TimedDecode(RecordedDecode):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.rows: list[tuple[int, float, float]] = []
-        self.predictions: list[float] = []
+        self.rows: Rows = []
+        self.predictions: list[float] = []  # one for each prediction
         self._drafting = self._predicting = self._own = 0.0
         recorded, predict = self.policy.choose, self.predictor.predict
         self.policy.choose = self._timed("_own", recorded)  # type: ignore[method-assign]
@@ -82,7 +86,14 @@ class TimedDecode(RecordedDecode):
         return cycle
 
 
-def measured(name: str, texts: list[Trace]) -> TimedDecode:
+def measured(name: str, texts: list[Trace]) -> tuple[Rows, list[float]]:
+    """Return the least levels, own and machine seconds of cycles, and seconds of predictions."""
+    runs = [decoded(name, texts) for _ in range(RUNS)]
+    rows = [min(cycle) for cycle in zip(*(run.rows for run in runs), strict=True)]
+    return rows, [min(one) for one in zip(*(run.predictions for run in runs), strict=True)]
+
+
+def decoded(name: str, texts: list[Trace]) -> TimedDecode:
     """Return a decode of the texts, each from an empty cache."""
     from specfit_runtime.predictors import make_predictor
 
@@ -99,38 +110,36 @@ def measured(name: str, texts: list[Trace]) -> TimedDecode:
     for text in texts:
         decode.take(text, machine)
         for first, end in text.prompts:
-            done = len(decode.rows)
             decode.text(first, end)
-            del decode.rows[done : done + FIRST]
     return decode
 
 
 def report(folder: Path) -> str:
     """Return the table, and the figures to charge."""
     texts = [load_trace(folder / name) for name in TEXTS]
-    rows, lines, predictions = [], [], []
+    rows, lines, prediction = [], [], 0.0
     for name in POLICIES:
-        decode = measured(name, texts)
-        cycle = median(own for levels, own, _ in decode.rows if not levels)
-        drafted = [row for row in decode.rows if row[0]]
+        cycles, asked = measured(name, texts)
+        cycle = median(own for levels, own, _ in cycles if not levels)
+        drafted = [row for row in cycles if row[0]]
         level = median((own - cycle) / levels for levels, own, _ in drafted)
-        asked = decode.predictions[FIRST:]
         own = sum(own for _, own, _ in drafted) + sum(asked)
         rows.append(
             [
                 name,
                 f"{1e6 * cycle:.0f}",
                 f"{1e6 * level:.0f}",
-                f"{1e6 * median(asked):.0f}" if asked else "-",
+                f"{1e6 * fmean(asked):.0f}" if asked else "-",
                 f"{sum(levels for levels, _, _ in drafted) / len(drafted):.1f}",
                 f"{100.0 * own / sum(machine for *_, machine in drafted):.1f}%",
             ]
         )
-        predictions += asked
+        if name == "specfit":
+            prediction = fmean(asked)
         key = name.partition("-")[0]
         lines.append(f'"{key}": PolicyTime(cycle={_up(cycle)}, level={_up(max(level, 0.0))}),')
     head = ["policy", "us a cycle", "us a level", "us a prediction", "levels", "of a pass"]
-    figures = "\n".join([*lines, f"PREDICTION_TIME = {_up(median(predictions))}"])
+    figures = "\n".join([*lines, f"PREDICTION_TIME = {_up(prediction)}"])
     return f"{HEAD}\n{format_table(head, rows)}\n\n{figures}\n"
 
 
@@ -145,10 +154,11 @@ def _up(seconds: float) -> str:
 HEAD = f"""\
 $ python -m benchmarks.policy_times --write
 
-Processor time of one thread. us a cycle: what a policy takes when nothing is drafted; us a level:
-what each drafted level adds, prediction left out; us a prediction: of the routing of a level or of
-the root, by the predictor frequency; levels: drafted per pass that drafts; of a pass: all of that
-over what the machine takes for such a pass ({PROFILE}, {CACHE} cached).
+Processor time of one thread, of each cycle the least of {RUNS} runs. us a cycle: what a policy
+takes when nothing is drafted; us a level: what each drafted level adds, prediction left out; us a
+prediction: of the routing of what was drafted since the last one, by the predictor frequency, mean;
+levels: drafted per pass that drafts; of a pass: all of that over what the machine takes for such a
+pass ({PROFILE}, {CACHE} cached).
 """
 
 

@@ -108,11 +108,10 @@ def report(results: Sequence[ReplayResult], profiles: Sequence[str], slots: Sequ
         parts.append(f"{machine.name}: {machine.summary}\n\n{speeds(own, models, slots)}")
     parts.append(
         "Over all cells with a cache (trace, machine, slots): geometric means of the speed, of the "
-        "speed\nover plain decoding and over the best fixed policy of the same cell, which only hindsight knows; and "
-        "the\n"
-        f"worst cell of the last; p50, p95: median and 95th percentile of the time per token, over "
-        f"those of\nplain decoding; host: share of the time for searching, predicting and learning."
-        f"\n\n{overall([r for r in results if r.slots])}"
+        "speed\nover plain decoding and over the best fixed policy of the same cell, which only "
+        "hindsight\nknows; and the worst cell of the last; p50, p95: median and 95th percentile of "
+        "the time per\ntoken, over those of plain decoding; host: share of the time for searching, "
+        f"predicting and\nlearning.\n\n{overall([r for r in results if r.slots])}"
     )
     return "\n\n\n".join(parts) + "\n"
 

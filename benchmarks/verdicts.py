@@ -421,7 +421,7 @@ def main() -> int:
         return options.traces / kind if kind in RULES else Path(kind)
 
     def measured() -> str:
-        said = "".join(f"{kind} " for kind in options.kinds)
+        said = "".join(f"{Path(kind).name} " for kind in options.kinds)
         said += f"--sets {options.sets} " if options.sets != SETS else ""
         parts = [HEAD.format(arguments=said)]
         for kind in kinds:

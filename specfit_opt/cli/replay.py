@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         nargs="+",
         action="extend",
         metavar="NAME",
-        help="policies; default: plain decoding, fixed chains and trees, evict, ecospec, ratio and "
+        help="policies; default: plain decoding, fixed chains and trees, evict, ecospec, s2moe, ratio and "
         "specfit",
     )
     parser.add_argument(

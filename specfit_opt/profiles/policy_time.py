@@ -47,23 +47,22 @@ NO_TIME = PolicyTime(0.0, 0.0)
 #: By the name of a policy, up to its first hyphen. A fixed policy has no entry and pays nothing.
 POLICY_TIME: Mapping[str, PolicyTime] = MappingProxyType(
     {
-        "evict": PolicyTime(cycle=7e-4, level=1.5e-4),
-        "ecospec": PolicyTime(cycle=6e-4, level=4e-4),
-        "s2moe": PolicyTime(cycle=7e-4, level=4e-4),
-        "pool": PolicyTime(cycle=1e-3, level=3e-4),
-        "ratio": PolicyTime(cycle=1e-3, level=3e-4),
-        "specfit": PolicyTime(cycle=1.5e-3, level=1e-3),
+        "evict": PolicyTime(cycle=6.6e-4, level=1.9e-4),
+        "ecospec": PolicyTime(cycle=5.5e-4, level=4.2e-4),
+        "s2moe": PolicyTime(cycle=2.0e-4, level=4.2e-4),
+        "pool": PolicyTime(cycle=7.2e-4, level=2.0e-4),
+        "ratio": PolicyTime(cycle=4.9e-4, level=3.5e-4),
+        "specfit": PolicyTime(cycle=8.7e-4, level=1.5e-3),
     }
 )
 
 #: Seconds of predicting the routing of a level, by the predictor ``frequency``.
-PREDICTION_TIME = 2.5e-4
+PREDICTION_TIME = 1.5e-4
 
 #: Where these figures come from.
 SOURCE = (
-    "Measured: processor time of this package's code on one core of a loaded two-core host, 48 "
-    "layers of 128 experts with 8 per token, predictor frequency, rounded up "
-    "(python -m benchmarks.policy_times)."
+    "Measured: processor time of this package's code on one core, 48 layers of 128 experts with 8 "
+    "per token, predictor frequency, rounded up (python -m benchmarks.policy_times)."
 )
 
 
