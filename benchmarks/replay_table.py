@@ -13,14 +13,16 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import geometric_mean
 
 from specfit_opt.errors import SpecfitError
 from specfit_opt.files import load_trace
 from specfit_opt.files.atomic import atomic_write
-from specfit_opt.policies import FIXED_POLICIES, make_policy
+from specfit_opt.policies import FIXED_POLICIES
 from specfit_opt.profiles import load_profile
 from specfit_opt.replay import (
     WARMUP,
+    PolicySummary,
     ReplayResult,
     default_policies,
     replay,
@@ -31,17 +33,18 @@ ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT.parent / "shared" / "traces" / "simulated"
 OUTPUT = ROOT / "benchmarks" / "results" / "replay_table.txt"
 PROFILES = ("pcie4", "nvme")
-SLOTS = (16, 32, 64)
+#: Of each layer; 0: no cache.
+SLOTS = (0, 16, 32, 64)
 #: Beside the default ones: selection methods on the whole tree, and the rule of the papers with
 #: the other objective.
-OTHERS = ("pool-exact", "pool-greedy", "pool-chain", make_policy("ratio", objective="surplus"))
+OTHERS = ("pool-exact", "pool-greedy", "pool-chain", "ratio-surplus")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--traces", type=Path, default=TRACES, help="folder of .npz traces")
     parser.add_argument("--profile", action="append", help=f"default {' and '.join(PROFILES)}")
-    parser.add_argument("--slots", action="append", type=int, help="default 16, 32 and 64")
+    parser.add_argument("--slots", action="append", type=int, help="default 0, 16, 32 and 64")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     options = parser.parse_args()
     profiles = options.profile or PROFILES
@@ -96,7 +99,7 @@ def report(results: Sequence[ReplayResult], profiles: Sequence[str], slots: Sequ
         f"Per cell the geometric mean over the traces of a model ({len(traces)} traces of "
         f"{len(models)} models).\n"
         f"A trace is one text of {min(lengths)} to {max(lengths)} counted positions, so small "
-        "differences are noise.\n"
+        "differences are noise. What policies do on the host is charged. Losers first.\n"
         "The best policy of a column has a star, the best fixed one an o."
     ]
     for profile in profiles:
@@ -104,11 +107,11 @@ def report(results: Sequence[ReplayResult], profiles: Sequence[str], slots: Sequ
         own = [r for r in results if r.profile == machine.name]
         parts.append(f"{machine.name}: {machine.summary}\n\n{speeds(own, models, slots)}")
     parts.append(
-        "Over all cells (trace, machine, slots): geometric means of the speed, of the speed over "
-        "plain\n"
-        "decoding and over the best fixed policy of the same cell, which only hindsight knows; and "
-        "the\n"
-        f"worst cell of the last.\n\n{overall(results)}"
+        "Over all cells with a cache (trace, machine, slots): geometric means of the speed, of the "
+        "speed\nover plain decoding and over the best fixed policy of the same cell, which only "
+        "hindsight\nknows; and the worst cell of the last; p50, p95: median and 95th percentile of "
+        "the time per\ntoken, over those of plain decoding; host: share of the time for searching, "
+        f"predicting and\nlearning.\n\n{overall([r for r in results if r.slots])}"
     )
     return "\n\n\n".join(parts) + "\n"
 
@@ -121,7 +124,7 @@ def model_of(trace: str) -> str:
 
 def speeds(results: Sequence[ReplayResult], models: Sequence[str], slots: Sequence[int]) -> str:
     """Return one row per policy, one column per model and cache size."""
-    policies = list(dict.fromkeys(r.policy for r in results))
+    policies = [s.policy for s in losers_first(results)]
     columns = [(model, size) for model in models for size in slots]
     cells: dict[tuple[str, int], dict[str, float]] = {}
     for column in columns:
@@ -146,6 +149,16 @@ def speeds(results: Sequence[ReplayResult], models: Sequence[str], slots: Sequen
     return aligned(rows, wide_first_row=True)
 
 
+def losers_first(results: Sequence[ReplayResult]) -> list[PolicySummary]:
+    """Return the summaries of the policies, the furthest behind the best fixed one first."""
+    return sorted(summarise(results), key=lambda summary: summary.against_best_fixed)
+
+
+def cell(result: ReplayResult) -> tuple[str, str, int]:
+    """Return what the results of other policies share with this one."""
+    return result.trace, result.profile, result.slots
+
+
 def overall(results: Sequence[ReplayResult]) -> str:
     """Return one row per policy: means over all cells, and per pass."""
     rows = [
@@ -155,6 +168,9 @@ def overall(results: Sequence[ReplayResult]) -> str:
             "x plain",
             "x best fixed",
             "worst",
+            "p50",
+            "p95",
+            "host",
             "tokens/pass",
             "predicted",
             "nodes",
@@ -162,8 +178,10 @@ def overall(results: Sequence[ReplayResult]) -> str:
             "MB/token",
         ]
     ]
-    for s in summarise(results):
+    plain = {cell(r): r for r in results if r.policy == "ar"}
+    for s in losers_first(results):
         own = [r for r in results if r.policy == s.policy]
+        host = sum(r.overhead * r.seconds for r in own)
         passes, tokens = sum(r.passes for r in own), sum(r.tokens for r in own)
         rows.append(
             [
@@ -172,6 +190,9 @@ def overall(results: Sequence[ReplayResult]) -> str:
                 f"{s.speedup:.3f}",
                 f"{s.against_best_fixed:.3f}",
                 f"{s.worst_against_best_fixed:.3f}",
+                f"{geometric_mean([r.p50_seconds / plain[cell(r)].p50_seconds for r in own]):.3f}",
+                f"{geometric_mean([r.p95_seconds / plain[cell(r)].p95_seconds for r in own]):.3f}",
+                f"{100.0 * host / sum(r.seconds for r in own):.1f}%",
                 f"{tokens / passes:.2f}",
                 f"{sum(r.predicted_tokens for r in own) / passes:.2f}",
                 f"{sum(r.nodes for r in own) / passes:.1f}",

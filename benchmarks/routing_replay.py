@@ -1,47 +1,50 @@
-"""Replay specfit over recorded traces beside the best fixed policy of each cell.
+"""Replay all policies over recorded traces beside the best fixed policy of each cell.
 
-    python -m benchmarks.routing_replay [--traces FOLDER] [--write]
+    python -m benchmarks.routing_replay [--traces FOLDER] [--jobs N] [--write]
 
 A cell is a model, a machine, an expert size and a cache size. With true routing all traces are
 replayed, the three simulations of a large model one after the other, as texts of one decode; with
 predicted routing the small model's recording alone, whose layers stand for six each. The cache is
-an LRU, as in the reference semantics of the trace format. Each cell is replayed six times from
-nothing learned, beginning at other positions of the texts, because a text is short and one pass may
-decide. The traces are optional material beside the checkout; ``--write`` replaces the file that the
-documentation shows. A quarter of an hour on one core.
+an LRU, as in the reference semantics of the trace format. specfit and the fixed policies are
+replayed six times in each cell from nothing learned, beginning at other positions of the texts,
+because a text is short and one pass may decide; the other policies once, and without a cache, too.
+What policies do on the host is charged (`specfit_opt.profiles`). The traces are optional material
+beside the checkout; ``--write`` replaces the file that the documentation shows.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
 
 from specfit_opt.data import EXAMPLE_EXPERT_BYTES, EXAMPLE_LAYER_REPEAT
 from specfit_opt.files import Trace, load_trace
+from specfit_opt.policies import ADAPTIVE_POLICIES, FIXED_POLICIES
 from specfit_opt.replay import ReplayResult, replay
 from specfit_opt.text import format_table
 
-from .traces_command import SMALL_TRACE, publish, traces_parser
+from .traces_command import SMALL_TRACE, in_processes, publish, traces_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTPUT = ROOT / "benchmarks" / "results" / "routing_replay.txt"
 
 PROFILES = ("pcie4", "nvme")
 CACHES = ("12.5%", "25%", "37.5%", "50%")
-#: Positions at the start of a text that stand for its prompt: of the trace format, and of this
-#: table.
+#: Slots per layer where there is no cache.
+NO_CACHE = "0"
+#: Positions at the start of a text that stand for its prompt: of the trace format, and of the table
+#: of cells.
 ONE_START, STARTS = (12,), (8, 10, 12, 14, 16, 18)
-FIXED = ("ar", *(f"chain-{k}" for k in range(1, 7)), *(f"eagle-{n}" for n in (8, 16, 32, 60)))
+#: What a pass is made of, and what a policy does on the host.
+PARTS = ("compute", "draft", "transfer", "host")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +89,22 @@ MODELS = (
 
 
 @dataclass(frozen=True)
+class Machine:
+    """A model on a machine, at one precision of its experts."""
+
+    model: Model
+    profile: str
+    precision: str
+
+    def __str__(self) -> str:
+        return f"{self.model.name}, {self.profile}, {self.precision}"
+
+    def cells(self, caches: Sequence[str] = CACHES) -> list[Cell]:
+        """Return its cells."""
+        return [Cell(self.model, self.profile, self.precision, size) for size in caches]
+
+
+@dataclass(frozen=True)
 class Cell:
     """One combination of what a user cannot choose."""
 
@@ -93,6 +112,14 @@ class Cell:
     profile: str
     precision: str
     cache: str
+
+    def __str__(self) -> str:
+        return f"{self.model.name}, {self.profile}, {self.precision}, {self.cache}"
+
+    @property
+    def machine(self) -> Machine:
+        """What the cells of other cache sizes share with it."""
+        return Machine(self.model, self.profile, self.precision)
 
     def options(self, trace: Trace) -> dict[str, Any]:
         """Return the arguments of a replay of ``trace``."""
@@ -108,26 +135,45 @@ class Cell:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a policy came to in a cell, all traces and starts together."""
+    """What a policy came to in a cell, all texts and starts together.
+
+    ``p50`` and ``p95`` are percentiles of the seconds per token, times tokens: their mean over the
+    texts is what is shown.
+    """
 
     tokens: int
-    seconds: float
-    predicted: float
-    expected: float
     passes: int
     nodes: int
     levels: int
+    predicted: float
+    expected: float
+    compute: float
+    draft: float
+    transfer: float
+    host: float
+    p50: float
+    p95: float
 
     @classmethod
     def of(cls, results: Sequence[ReplayResult]) -> Outcome:
-        return cls(
-            tokens=sum(r.tokens for r in results),
-            seconds=math.fsum(r.seconds for r in results),
-            predicted=math.fsum(r.predicted_tokens for r in results),
-            expected=math.fsum(r.expected_tokens for r in results),
-            passes=sum(r.passes for r in results),
-            nodes=sum(r.nodes for r in results),
-            levels=sum(r.levels for r in results),
+        return cls.sum(
+            [
+                cls(
+                    tokens=r.tokens,
+                    passes=r.passes,
+                    nodes=r.nodes,
+                    levels=r.levels,
+                    predicted=r.predicted_tokens,
+                    expected=r.expected_tokens,
+                    compute=r.compute_seconds,
+                    draft=r.draft_seconds,
+                    transfer=r.transfer_seconds,
+                    host=r.search_seconds + r.prediction_seconds + r.learning_seconds,
+                    p50=r.p50_seconds * r.tokens,
+                    p95=r.p95_seconds * r.tokens,
+                )
+                for r in results
+            ]
         )
 
     @classmethod
@@ -135,17 +181,30 @@ class Outcome:
         return cls(**{f.name: sum(getattr(part, f.name) for part in parts) for f in fields(cls)})
 
     @property
+    def seconds(self) -> float:
+        return math.fsum(getattr(self, part) for part in PARTS)
+
+    @property
     def speed(self) -> float:
         return self.tokens / self.seconds
 
 
+#: By the names of policies.
+Outcomes = dict[str, Outcome]
+
+
 def cells(models: Iterable[Model] = MODELS, caches: Sequence[str] = CACHES) -> Iterator[Cell]:
     """Yield all cells."""
+    for machine in machines(models):
+        yield from machine.cells(caches)
+
+
+def machines(models: Iterable[Model] = MODELS) -> Iterator[Machine]:
+    """Yield all combinations of a model, a machine and a precision."""
     for model in models:
         for profile in PROFILES:
             for precision in model.expert_bytes:
-                for size in caches:
-                    yield Cell(model, profile, precision, size)
+                yield Machine(model, profile, precision)
 
 
 @cache
@@ -154,50 +213,43 @@ def traces(model: Model, folder: Path) -> tuple[Trace, ...]:
     return tuple(load_trace(folder / name) for name in model.files)
 
 
-@cache
-def fixed(cell: Cell, folder: Path, starts: tuple[int, ...] = ONE_START) -> dict[str, Outcome]:
-    """Return what each fixed policy comes to in a cell."""
-    return replayed(cell, traces(cell.model, folder), starts)
-
-
 def replayed(
-    cell: Cell, own: Sequence[Trace], starts: Sequence[int] = ONE_START
-) -> dict[str, Outcome]:
-    """Return what each fixed policy comes to over some traces."""
-    found: dict[str, list[ReplayResult]] = {}
-    for trace, start in itertools.product(own, starts):
-        able = [p for p in FIXED if not p.startswith("chain-") or int(p[6:]) <= trace.max_depth]
-        for result in replay(trace, policies=able, warmup=start, **cell.options(trace)):
-            found.setdefault(result.policy, []).append(result)
-    return {policy: Outcome.of(results) for policy, results in found.items()}
-
-
-def chosen(
-    cell: Cell,
-    folder: Path,
-    policy: Any = "specfit",
-    predictor: str | None = None,
-    starts: tuple[int, ...] = ONE_START,
-) -> Outcome:
-    """Return what a policy that learns comes to in a cell."""
-    return chosen_over(cell, traces(cell.model, folder), policy, predictor, starts)
-
-
-def chosen_over(
-    cell: Cell,
-    own: Sequence[Trace],
-    policy: Any = "specfit",
+    own: Sequence[Cell],
+    texts: Sequence[Trace],
+    policies: Iterable[Any],
     predictor: str | None = None,
     starts: Sequence[int] = ONE_START,
-) -> Outcome:
-    """Return what a policy that learns comes to over some traces, one decode per start."""
+) -> dict[Cell, Outcomes]:
+    """Return what policies come to in cells of one machine: a decode of all texts per start.
+
+    Chains that are longer than the recorded trees are deep are left out.
+    """
+    depth = min(trace.max_depth for trace in texts)
+    able = [p for p in policies if not str(p).startswith("chain-") or int(p[6:]) <= depth]
     # All traces of a model have the same expert sizes.
-    options = {"policies": [policy], **cell.options(own[0])}
+    options = {**own[0].options(texts[0]), "cache": [cell.cache for cell in own]}
     if predictor is not None:
         from specfit_runtime.predictors import make_predictor
 
         options["predictor"] = lambda: make_predictor(predictor)
-    return Outcome.of([r for start in starts for r in replay(own, warmup=start, **options)])
+    found: dict[int, dict[str, list[ReplayResult]]] = {}
+    for start in starts:
+        for result in replay(texts, policies=able, warmup=start, **options):
+            found.setdefault(result.slots, {}).setdefault(result.policy, []).append(result)
+    return {
+        cell: {policy: Outcome.of(results) for policy, results in by_policy.items()}
+        for cell, by_policy in zip(own, found.values(), strict=True)
+    }
+
+
+@cache
+def _fixed(machine: Machine, folder: Path) -> dict[Cell, Outcomes]:
+    return replayed(machine.cells(), traces(machine.model, folder), FIXED_POLICIES)
+
+
+def fixed(cell: Cell, folder: Path) -> Outcomes:
+    """Return what each fixed policy comes to in a cell, from one start."""
+    return _fixed(cell.machine, folder)[cell]
 
 
 def halves(trace: Trace) -> tuple[Trace, Trace]:
@@ -206,41 +258,58 @@ def halves(trace: Trace) -> tuple[Trace, Trace]:
     return trace.select(number % 2 == 0), trace.select(number % 2 == 1)
 
 
-def learned_elsewhere(folder: Path, work: Path) -> list[tuple[Trace, str]]:
-    """Return each half of the small recording, and a predictor trained on the other half."""
+def train(folder: Path, work: Path) -> None:
+    """Train a predictor on each half of the small recording, for a replay of the other one."""
     from specfit_runtime.predictor_training import train_predictor
     from specfit_runtime.predictors.routing_network_files import save_network
 
     (trace,) = traces(SMALL, folder)
-    pair = halves(trace)
-    found = []
-    for number, (own, other) in enumerate((pair, pair[::-1])):
+    for number, other in enumerate(reversed(halves(trace))):
         training = train_predictor([other], held_out=0.2)
-        place = work / str(number)
-        save_network(place, training.network, card="for a replay of the other texts")
-        found.append((own, f"learned:{place}"))
-    return found
+        save_network(work / str(number), training.network, card="for a replay of the other texts")
 
 
-def crossed(cell: Cell, parts: Sequence[tuple[Trace, str]]) -> Outcome:
-    """Return what specfit comes to in a cell of the small model, each half with its predictor."""
-    return Outcome.sum(
-        [chosen_over(cell, [own], "specfit", predictor, STARTS) for own, predictor in parts]
-    )
+def best_of(outcomes: Outcomes) -> str:
+    """Return the fastest fixed policy."""
+    able = [policy for policy in FIXED_POLICIES if policy in outcomes]
+    return max(able, key=lambda policy: outcomes[policy].speed)
 
 
-def best_of(outcomes: dict[str, Outcome]) -> str:
-    """Return the fastest policy."""
-    return max(outcomes, key=lambda policy: outcomes[policy].speed)
+def run(job: tuple[Machine, Path, str]) -> dict[Cell, Outcomes]:
+    """Replay the cells of a machine; the last part of a job says how."""
+    import torch
+
+    torch.set_num_threads(1)
+    machine, folder, how = job
+    texts, policies = traces(machine.model, folder), (*FIXED_POLICIES, *ADAPTIVE_POLICIES)
+    if how == "policies":
+        return replayed(machine.cells((NO_CACHE, *CACHES)), texts, policies)
+    if how == "starts":
+        both = (*FIXED_POLICIES, "specfit")
+        return replayed(machine.cells(), texts, both, starts=STARTS)
+    if how == "frequency":
+        return replayed(machine.cells(SMALL_CACHES), texts, policies, how, STARTS)
+    both = (*FIXED_POLICIES, "specfit")
+    parts = [
+        replayed(machine.cells(SMALL_CACHES), [own], both, f"learned:{how}/{number}", STARTS)
+        for number, own in enumerate(halves(texts[0]))
+    ]
+    return {
+        cell: {policy: Outcome.sum([part[cell][policy] for part in parts]) for policy in found}
+        for cell, found in parts[0].items()
+    }
 
 
-def table(found: dict[Cell, Outcome], folder: Path) -> str:
+#: Of the tables of the small model.
+SMALL_CACHES = ("12.5%", "25%", "50%")
+
+
+def table(found: dict[Cell, Outcomes]) -> str:
     """Return a row per cell, losers first."""
     rows = []
-    for cell, own in found.items():
-        others = fixed(cell, folder, STARTS)
-        best = best_of(others)
-        ratio = own.speed / others[best].speed
+    for cell, outcomes in found.items():
+        own, best = outcomes["specfit"], best_of(outcomes)
+        ratio = own.speed / outcomes[best].speed
         rows.append(
             (
                 ratio,
@@ -251,88 +320,127 @@ def table(found: dict[Cell, Outcome], folder: Path) -> str:
                     cell.cache,
                     f"{ratio:.3f}",
                     best,
-                    f"{own.speed / others['ar'].speed:.3f}",
+                    f"{own.speed / outcomes['ar'].speed:.3f}",
                     f"{own.tokens / own.passes:.2f}",
                     f"{own.nodes / own.passes:.1f}",
                     f"{own.levels / own.passes:.1f}",
+                    f"{100.0 * own.host / own.seconds:.1f}%",
                     f"{own.tokens / own.expected:.3f}",
-                    f"{others[best].tokens / others[best].predicted:.3f}",
+                    f"{outcomes[best].tokens / outcomes[best].predicted:.3f}",
                 ],
             )
         )
     head = ["model", "machine", "experts", "cache", "x best", "best", "x ar", "tokens", "nodes"]
-    head += ["levels", "got", "best got"]
+    head += ["levels", "host", "got", "best got"]
     left = ["model", "machine", "experts", "best"]
     return format_table(head, [row for _, row in sorted(rows)], left=left)
 
 
-def summary(found: dict[Cell, Outcome], folder: Path) -> str:
+def summary(found: dict[Cell, Outcomes]) -> str:
     """Return the worst cells and the means."""
-    ratios, plain, single = [], [], {policy: [] for policy in FIXED}  # type: ignore[var-annotated]
-    for cell, own in found.items():
-        others = fixed(cell, folder, STARTS)
-        ratios.append(own.speed / others[best_of(others)].speed)
-        plain.append(own.speed / others["ar"].speed)
-        for policy in FIXED:
-            # Where pools are not as deep as a chain is long, the longest possible stands in.
-            at_hand = policy if policy in others else f"chain-{_deepest(others)}"
-            single[policy].append(own.speed / others[at_hand].speed)
-    best = min(FIXED, key=lambda policy: _mean(single[policy]))
+    ratios, plain = [], []
+    for outcomes in found.values():
+        own = outcomes["specfit"].speed
+        ratios.append(own / outcomes[best_of(outcomes)].speed)
+        plain.append(own / outcomes["ar"].speed)
+    best, mean = best_single(found)
     under = sum(ratio < 0.99 for ratio in ratios)
     return (
         f"{len(ratios)} cells. Over the best fixed policy of each cell, chosen with hindsight: "
-        f"least {min(ratios):.3f}, geometric mean {_mean(ratios):.3f}, below 0.99 in {under}.\n"
-        f"Over plain decoding: least {min(plain):.3f}, geometric mean {_mean(plain):.3f}. Over the "
-        f"best single fixed policy, {best}: geometric mean {_mean(single[best]):.3f}."
+        f"least {min(ratios):.3f}, geometric mean {geometric_mean(ratios):.3f}, below 0.99 in "
+        f"{under}.\nOver plain decoding: least {min(plain):.3f}, geometric mean "
+        f"{geometric_mean(plain):.3f}. Over the best single fixed policy, {best}: geometric mean "
+        f"{mean:.3f}."
     )
 
 
-def _deepest(outcomes: dict[str, Outcome]) -> int:
-    return max(int(policy[6:]) for policy in outcomes if policy.startswith("chain-"))
+def best_single(found: dict[Cell, Outcomes]) -> tuple[str, float]:
+    """Return the fixed policy that is hardest to beat in all cells, and specfit's mean over it.
+
+    Where pools are not as deep as a chain is long, the longest possible chain stands in.
+    """
+    means = {}
+    for policy in FIXED_POLICIES:
+        ratios = []
+        for outcomes in found.values():
+            chains = [name for name in FIXED_POLICIES if name.startswith("chain-")]
+            longest = [name for name in chains if name in outcomes][-1]
+            other = outcomes.get(policy, outcomes[longest])
+            ratios.append(outcomes["specfit"].speed / other.speed)
+        means[policy] = geometric_mean(ratios)
+    best = min(means, key=lambda policy: means[policy])
+    return best, means[best]
 
 
-def _mean(values: Sequence[float]) -> float:
-    return math.exp(math.fsum(map(math.log, values)) / len(values))
+def policies_table(found: dict[Cell, Outcomes]) -> str:
+    """Return a row per policy, losers first: over all cells with a cache, and by cache size."""
+    cached = {cell: outcomes for cell, outcomes in found.items() if cell.cache != NO_CACHE}
+    sizes = list(dict.fromkeys(cell.cache for cell in found))
+    rows = []
+    for policy in dict.fromkeys(name for outcomes in found.values() for name in outcomes):
+        own = {cell: outcomes[policy] for cell, outcomes in cached.items() if policy in outcomes}
+        best = [o.speed / cached[cell][best_of(cached[cell])].speed for cell, o in own.items()]
+        plain = [(o, cached[cell]["ar"]) for cell, o in own.items()]
+        row = [policy, f"{geometric_mean(best):.3f}", f"{min(best):.3f}"]
+        over = [o.speed / ar.speed for o, ar in plain]
+        row += [f"{geometric_mean(over):.3f}", f"{min(over):.3f}"]
+        for name in ("p50", "p95"):
+            times = [getattr(o, name) / o.tokens / getattr(ar, name) * ar.tokens for o, ar in plain]
+            row.append(f"{geometric_mean(times):.3f}")
+        total = Outcome.sum(list(own.values()))
+        row.append(f"{100.0 * total.host / total.seconds:.1f}%")
+        for size in sizes:
+            here = [o for cell, o in found.items() if cell.cache == size and policy in o]
+            row.append(f"{geometric_mean([o[policy].speed / o['ar'].speed for o in here]):.3f}")
+        rows.append((geometric_mean(best), row))
+    head = ["policy", "x best", "worst", "x ar", "worst", "p50", "p95", "host"]
+    head += ["no cache" if size == NO_CACHE else size for size in sizes]
+    return format_table(head, [row for _, row in sorted(rows)])
 
 
 _LENGTHS = f"{', '.join(map(str, STARTS[:-1]))} or {STARTS[-1]}"
 HEAD = f"""\
-Each cell six times from nothing learned: the first {_LENGTHS} positions of
-a text stand for its prompt. x best, x ar: tokens per second relative to the best fixed policy of
-the cell, which only hindsight knows, and to plain decoding; tokens, nodes, levels: committed,
-verified and drafted per pass; got: tokens committed over tokens expected, of specfit by its
-calibrated probabilities, and of that policy by the drafter's.
+$ python -m benchmarks.routing_replay --write
+
+What policies do on the host is charged. x best, x ar: tokens per second relative to the best fixed
+policy of the cell, which only hindsight knows, and to plain decoding. By cell, specfit, each six
+times from nothing learned, the first {_LENGTHS} positions of a text standing
+for its prompt. tokens, nodes, levels: committed, verified and drafted per pass; host: share of the
+time for searching, predicting and learning; got: tokens committed over tokens expected, of specfit
+by its calibrated probabilities, and of that policy by the drafter's. By policy, geometric mean and
+worst cell; p50, p95: median and 95th percentile of the time per token, over those of plain
+decoding; by cache size: x ar.
 """
 
 
 def main() -> int:
-    options = traces_parser(__doc__, OUTPUT).parse_args()
-    return publish(options, OUTPUT, lambda: report(options.traces))
+    parser = traces_parser(__doc__, OUTPUT)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    options = parser.parse_args()
+    return publish(options, OUTPUT, lambda: report(options.traces, options.jobs))
 
 
-def report(folder: Path) -> str:
+def report(folder: Path, processes: int = 1) -> str:
     """Replay everything and return the tables; say on stderr how far it is."""
-    import torch
-
-    torch.set_num_threads(1)
-    begin = time.monotonic()
     parts = [HEAD]
 
-    def add(title: str, found: dict[Cell, Outcome]) -> None:
-        parts.append(f"{title}\n\n{summary(found, folder)}\n\n{table(found, folder)}\n")
-        print(f"{title}: {time.monotonic() - begin:.0f} s so far", file=sys.stderr)
+    def found(own: Iterable[Machine], how: str) -> dict[Cell, Outcomes]:
+        jobs = [(machine, folder, how) for machine in own]
+        every = in_processes(run, jobs, processes, lambda cells: f"{how}, {len(cells)} cells")
+        return {cell: outcomes for part in every for cell, outcomes in part.items()}
 
-    add("True routing", {cell: chosen(cell, folder, starts=STARTS) for cell in cells()})
-    three = [size for size in CACHES if size != "37.5%"]
-    small = list(cells([SMALL], three))
-    for predictor in (None, "frequency"):
-        found = {cell: chosen(cell, folder, "specfit", predictor, STARTS) for cell in small}
-        known = f"predictor {predictor}" if predictor else "true routing"
-        add(f"The small model, {known}", found)
+    def add(title: str, by_cell: dict[Cell, Outcomes], policies: dict[Cell, Outcomes]) -> None:
+        parts.append(f"{title}\n\n{summary(by_cell)}\n\n{table(by_cell)}\n")
+        if policies:
+            parts.append(f"{title}, by policy\n\n{policies_table(policies)}\n")
+
+    add("True routing", found(machines(), "starts"), found(machines(), "policies"))
+    by_frequency = found(machines([SMALL]), "frequency")
+    add("The small model, predictor frequency", by_frequency, by_frequency)
     with tempfile.TemporaryDirectory() as work:
-        halves_of_it = learned_elsewhere(folder, Path(work))
-        found = {cell: crossed(cell, halves_of_it) for cell in small}
-    add("The small model, predictor learned, trained on the other half of the texts", found)
+        train(folder, Path(work))
+        title = "The small model, predictor learned, trained on the other half of the texts"
+        add(title, found(machines([SMALL]), work), {})
     return "\n\n".join(parts)
 
 

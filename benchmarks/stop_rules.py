@@ -3,46 +3,45 @@
     python -m benchmarks.stop_rules [--traces FOLDER] [--write]
 
 The cells are those of benchmarks.routing_replay, with true routing, and the small model's with
-routing predicted by what each token used before. The traces are optional material beside the
-checkout; ``--write`` replaces the file that the documentation shows.
+routing predicted by what each token used before. What policies do on the host is charged; other
+published rules stand beside them. The traces are optional material beside the checkout; ``--write``
+replaces the file that the documentation shows.
 """
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
 
-from specfit_opt.policies import make_policy
+from specfit_opt.policies import FIXED_POLICIES
 from specfit_opt.policies.ratio import STOP_RULES
 from specfit_opt.text import format_table
 
 from .routing_replay import (
     CACHES,
+    MODELS,
     ROOT,
     SMALL,
     Cell,
+    Machine,
     Outcome,
     best_of,
-    cells,
-    chosen,
-    fixed,
+    machines,
+    replayed,
+    traces,
 )
-from .traces_command import publish, traces_parser
+from .traces_command import in_processes, publish, traces_parser
 
 OUTPUT = ROOT / "benchmarks" / "results" / "stop_rules.txt"
-#: By the names of the table's rows: a policy and its options.
-ROWS: dict[str, tuple[str, dict[str, str]]] = {
-    "specfit": ("specfit", {}),
-    **{f"ratio, {rule}": ("ratio", {"stop": rule}) for rule in STOP_RULES},
-    **{
-        f"surplus, {rule}": ("ratio", {"stop": rule, "objective": "surplus"})
-        for rule in ("naive", "certified", "expected")
-    },
-}
+#: The policies of the table's rows.
+ROWS = (
+    "specfit",
+    *("ratio" if rule == "naive" else f"ratio-{rule}" for rule in STOP_RULES),
+    *("ratio-surplus", "ratio-surplus-certified", "ratio-surplus-expected"),
+    *("evict", "ecospec", "s2moe"),
+)
 
 
 @dataclass(frozen=True)
@@ -66,47 +65,53 @@ Column = dict[Cell, Found]
 
 
 def main() -> int:
-    options = traces_parser(__doc__, OUTPUT).parse_args()
-    return publish(options, OUTPUT, lambda: report(options.traces))
+    parser = traces_parser(__doc__, OUTPUT)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    options = parser.parse_args()
+    return publish(options, OUTPUT, lambda: report(options.traces, options.jobs))
 
 
-def report(folder: Path) -> str:
+def report(folder: Path, processes: int = 1) -> str:
     """Measure everything and return the tables; say on stderr how far it is."""
-    import torch
-
-    torch.set_num_threads(1)
     parts = [HEAD]
-    for title, own, predictor in (
-        ("True routing", list(cells()), None),
-        ("The small model, predictor frequency", list(cells([SMALL])), "frequency"),
+    for title, models, predictor in (
+        ("True routing", MODELS, None),
+        ("The small model, predictor frequency", (SMALL,), "frequency"),
     ):
-        rows = {name: replayed(own, folder, predictor, *row) for name, row in ROWS.items()}
-        parts.append(f"{title}, {len(own)} cells.\n\n{table('policy, stop rule', rows)}")
+        jobs = [(machine, folder, predictor) for machine in machines(models)]
+        found = in_processes(run, jobs, processes, lambda columns: f"{len(columns)} rows")
+        columns = {
+            name: {cell: one for part in found for cell, one in part[name].items()}
+            for name in ROWS
+        }
+        n_cells = len(columns["specfit"])
+        parts.append(f"{title}, {n_cells} cells.\n\n{table('policy', columns)}")
     return "\n\n\n".join(parts) + "\n"
 
 
-def replayed(
-    own: Iterable[Cell], folder: Path, predictor: str | None, name: str, options: dict[str, str]
-) -> Column:
-    """Return what a policy comes to in each cell."""
-    begin = time.monotonic()
-    found = {}
-    for cell in own:
-        outcome = chosen(cell, folder, make_policy(name, **options), predictor)
-        others = fixed(cell, folder)
-        best = others[best_of(others)]
-        found[cell] = Found(outcome.speed / best.speed, outcome.speed / others["ar"].speed, outcome)
-    taken = time.monotonic() - begin
-    print(f"{name} {options} {predictor}: {taken:.0f} s", file=sys.stderr)
-    return found
+def run(job: tuple[Machine, Path, str | None]) -> dict[str, Column]:
+    """Return what each policy comes to in the cells of a machine."""
+    import torch
+
+    torch.set_num_threads(1)
+    machine, folder, predictor = job
+    texts = traces(machine.model, folder)
+    columns: dict[str, Column] = {name: {} for name in ROWS}
+    by_cell = replayed(machine.cells(CACHES), texts, (*FIXED_POLICIES, *ROWS), predictor)
+    for cell, outcomes in by_cell.items():
+        best, plain = outcomes[best_of(outcomes)].speed, outcomes["ar"].speed
+        for name in ROWS:
+            own = outcomes[name]
+            columns[name][cell] = Found(own.speed / best, own.speed / plain, own)
+    return columns
 
 
 def table(title: str, columns: dict[str, Column]) -> str:
-    """Return a row for each rule or objective, and columns by cache size."""
+    """Return a row for each policy, losers first, and columns by cache size."""
     head = [title]
     for size in CACHES:
         head += [size, "worst"]
-    head += ["all", "worst", "x ar", "levels", "nodes", "tokens"]
+    head += ["all", "worst", "x ar", "levels", "nodes", "tokens", "host"]
     rows = []
     for name, found in columns.items():
         row = [name]
@@ -121,9 +126,10 @@ def table(title: str, columns: dict[str, Column]) -> str:
             f"{sum(o.levels for o in outcomes) / passes:.2f}",
             f"{sum(o.nodes for o in outcomes) / passes:.1f}",
             f"{sum(o.tokens for o in outcomes) / passes:.2f}",
+            f"{100.0 * sum(o.host for o in outcomes) / sum(o.seconds for o in outcomes):.1f}%",
         ]
-        rows.append(row)
-    return format_table(head, rows, left=[title])
+        rows.append((geometric_mean([f.over_best for f in everything]), row))
+    return format_table(head, [row for _, row in sorted(rows)], left=[title])
 
 
 def mean_and_worst(found: Sequence[Found]) -> list[str]:
@@ -135,9 +141,11 @@ HEAD = """\
 $ python -m benchmarks.stop_rules --write
 Tokens per second over those of the best fixed policy of the cell, which only hindsight knows:
 geometric mean and worst cell by share of the experts cached, and over all; x ar: the worst cell
-over plain decoding; levels, nodes, tokens: drafted, verified and committed per pass. none drafts
-all six levels, with the small model the five that were recorded. specfit drafts up to four nodes a
-level from each of four, the others up to ten from each of ten."""
+over plain decoding; levels, nodes, tokens: drafted, verified and committed per pass; host: share of
+the time for searching, predicting and learning. ratio stops by the naive rule, the others as their
+names say; ratio-none drafts all six levels, with the small model the five that were recorded.
+specfit and s2moe draft up to four nodes a level from each of four, ecospec three levels of two from
+each of two, the others up to ten from each of ten."""
 
 
 if __name__ == "__main__":

@@ -51,13 +51,18 @@ def in_processes(
     jobs: Sequence[Any],
     processes: int,
     figure: Callable[[_Result], str],
+    note: Callable[[Any, _Result], None] | None = None,
 ) -> list[_Result]:
-    """Run jobs, each for the cell that it begins with; say on stderr how far it is."""
+    """Run jobs, each for the cell or machine that it begins with; say on stderr how far it is.
+
+    ``note`` is told each job and its result as soon as it is there.
+    """
     begin, found = time.monotonic(), []
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        for (cell, *_), result in zip(jobs, pool.imap(run, jobs), strict=True):
+        for job, result in zip(jobs, pool.imap(run, jobs), strict=True):
             found.append(result)
+            if note is not None:
+                note(job, result)
             took = time.monotonic() - begin
-            what = f"{cell.model.name}, {cell.profile}, {cell.precision}, {cell.cache}"
-            print(f"{what}: {figure(result)}; {took:.0f} s so far", file=sys.stderr)
+            print(f"{job[0]}: {figure(result)}; {took:.0f} s so far", file=sys.stderr)
     return found

@@ -44,7 +44,7 @@ def _add_cell_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         metavar="NAME",
-        help="policies; default: plain decoding, fixed chains and trees, evict, ecospec, ratio and "
+        help="policies; default: plain decoding, fixed chains and trees, evict, ecospec, s2moe, ratio and "
         "specfit",
     )
     parser.add_argument(

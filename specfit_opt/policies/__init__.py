@@ -11,7 +11,7 @@ from typing import Any
 from ..checks import shown
 from ..errors import InvalidInputError
 from ..registry import Registry
-from . import ar, chain, eagle, ecospec, evict, pool, ratio, specfit
+from . import ar, chain, eagle, ecospec, evict, pool, ratio, s2moe, specfit
 from .policy import Choice, Outcome, Policy, PolicyKind
 from .ratio import Ratio
 from .specfit import SpecFitPolicy
@@ -22,7 +22,7 @@ POLICIES: Registry[PolicyKind] = Registry(
     "policy",
     (
         module.KIND
-        for module in (ar, chain, eagle, evict, ecospec, pool, ratio, specfit)
+        for module in (ar, chain, eagle, evict, ecospec, s2moe, pool, ratio, specfit)
     ),
     plural="policies",
 )
@@ -30,14 +30,12 @@ POLICIES: Registry[PolicyKind] = Registry(
 #: The fixed policies that others are compared with.
 FIXED_POLICIES = (
     "ar",
-    "chain-1",
-    "chain-2",
-    "chain-4",
-    "chain-6",
-    "eagle-8",
-    "eagle-32",
-    "eagle-60",
+    *(f"chain-{length}" for length in range(1, 7)),
+    *(f"eagle-{size}" for size in (8, 16, 32, 60)),
 )
+
+#: The published rules that look at more than the drafted tree, and the project's own.
+ADAPTIVE_POLICIES = ("evict", "ecospec", "s2moe", "ratio", "specfit")
 
 
 def make_policy(policy: str | Policy, **options: Any) -> Policy:
@@ -47,8 +45,9 @@ def make_policy(policy: str | Policy, **options: Any) -> Policy:
     ----------
     policy : str or Policy
         ``"ar"``, ``"chain-K"`` (``"chain"`` is ``"chain-4"``), ``"eagle-N"`` (``"eagle"`` is
-        ``"eagle-60"``), ``"evict"``, ``"ecospec"``, ``"pool-"`` and a method's name, ``"ratio"``,
-        ``"specfit"``, or what was registered. A Policy is returned as it is.
+        ``"eagle-60"``), ``"evict"``, ``"ecospec"``, ``"s2moe"``, ``"pool-"`` and a method's name,
+        ``"ratio"`` (with a stop rule ``"ratio-certified"``, see :class:`Ratio`), ``"specfit"``, or
+        what was registered. A Policy is returned as it is.
     **options
         Of the policy; see its class.
 
@@ -82,6 +81,7 @@ def make_policy(policy: str | Policy, **options: Any) -> Policy:
 
 
 __all__ = [
+    "ADAPTIVE_POLICIES",
     "FIXED_POLICIES",
     "POLICIES",
     "Choice",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ..checks import OneOf
+from typing import Any
+
+from ..checks import OneOf, shown
+from ..errors import InvalidInputError
 from .drafting import DraftShape, for_sizes
 from .level_search import LevelSearch
 from .policy import Choice, Policy, PolicyKind
@@ -50,6 +53,9 @@ class Ratio(Policy):
 
     Notes
     -----
+    A name carries the options: ``ratio`` alone, ``ratio-certified``, ``ratio-surplus``,
+    ``ratio-surplus-none``.
+
     **Gain share.** With P tokens expected of the best subtree so far and T predicted seconds of its
     whole cycle, a level that takes t seconds is drafted if its expected gain is at least P t / T,
     so that drafting it earns no less than the pass as a whole. The gain is that of the verified
@@ -70,7 +76,9 @@ class Ratio(Policy):
         self.stop = OneOf(tuple(STOP_RULES))(stop, "stop")
         self.objective = OneOf(tuple(OBJECTIVES))(objective, "objective")
         self.shape = DraftShape(levels, top_k, width)
-        self.name = self.objective if stop == "naive" else f"{self.objective}-{self.stop}"
+        rule = [self.objective] if self.objective != "ratio" else []
+        rule += [self.stop] if self.stop != "naive" else []
+        self.name = "-".join(["ratio", *rule])
 
     def choose(self, view: DraftView) -> Choice:
         """Return the best subtree of the levels that the rule had drafted."""
@@ -110,9 +118,28 @@ def _gains_its_share(view: DraftView, search: LevelSearch) -> bool:
     return gain >= solution.expected_tokens * view.level_time / seconds
 
 
+def _named(rule: str, **options: Any) -> Ratio:
+    """Return the policy by what follows ``ratio-``: ``certified``, ``surplus``, ``surplus-none``.
+
+    Raises
+    ------
+    InvalidInputError
+        If there is no such rule.
+    """
+    stop = "naive" if rule == "surplus" else rule.removeprefix("surplus-")
+    objective = "ratio" if stop == rule else "surplus"
+    if stop not in STOP_RULES:
+        raise InvalidInputError(
+            f"ratio stops by {', '.join(STOP_RULES)}, and with 'surplus-' before it maximises the "
+            f"surplus; got {shown(rule)}"
+        )
+    return Ratio(**{"stop": stop, "objective": objective, **options})
+
+
 KIND = PolicyKind(
-    name="ratio",
-    make=Ratio,
-    summary="the best ratio of the pass after each level, until it falls",
+    name="ratio-RULE",
+    make=_named,
+    summary="the best ratio of the pass after each level, until it falls, or as a stop rule says",
     source="SpecFit (arXiv 2610.15417)",
+    default="naive",
 )

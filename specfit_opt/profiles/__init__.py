@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .policy_time import PolicyTime, time_of
 from .profile import PROFILES, HardwareProfile, load_profile
 
-__all__ = ["PROFILES", "HardwareProfile", "load_profile"]
+__all__ = ["PROFILES", "HardwareProfile", "PolicyTime", "load_profile", "time_of"]

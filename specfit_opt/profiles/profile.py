@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import Anything, Flag, Kind, Maybe, OneOf, Real, Text, Whole, shown
+from ..checks import Anything, Flag, Kind, Maybe, OneOf, Real, Text, Whole, checked, shown
 from ..cost import CostModel
 from ..errors import InvalidInputError
 from ..files.archive import named
 from ..files.strict_json import parse_json, read_json
 from ..registry import Registry
 from ..schema import Either, ListOf, MapOf, Record, check_attributes
+from .policy_time import POLICY_TIME, PREDICTION_TIME, SOURCE, PolicyTime
 
 #: Version of the profile file that this code reads.
 FILE_VERSION = 1
@@ -30,6 +31,8 @@ _KINDS: dict[str, Kind] = {
     "fixed_time": Real(unit="seconds"),
     "node_time": Either(Real(unit="seconds per node"), ListOf(Real(unit="seconds", infinite=True))),
     "draft_time": Real(unit="seconds per level"),
+    "prediction_time": Real(unit="seconds per level"),
+    "policy_time": MapOf(Anything()),
     "bandwidth": Maybe(Real(1.0, unit="bytes per second")),
     "resident_bandwidth": Maybe(Real(1.0, unit="bytes per second")),
     "experts_resident": Flag(),
@@ -37,6 +40,7 @@ _KINDS: dict[str, Kind] = {
     "expert_bytes": Maybe(Whole(1)),
     "source": MapOf(Text(empty=True)),
 }
+_POLICY_TIME = Record(dict.fromkeys(("cycle", "level"), Real(unit="seconds")))
 _REQUIRED = ("name", "fixed_time", "node_time", "draft_time")
 
 # The values are checked where the profile is built, from a file or not.
@@ -61,6 +65,12 @@ class HardwareProfile:
         size).
     draft_time : float
         Seconds per drafted level.
+    prediction_time : float
+        Seconds of predicting the routing of a drafted level, or of the root.
+    policy_time : mapping of str to PolicyTime
+        What policies take on the host, by the name of a policy up to its first hyphen; in a file an
+        object with ``cycle`` and ``level``, in seconds. See :func:`time_of`. The times of this
+        package's code as measured by default; empty: policies are free.
     bandwidth : float, optional
         Bytes per second, at least 1, of the link over which an expert that is not resident comes
         in. Needed unless ``experts_resident``.
@@ -97,6 +107,8 @@ class HardwareProfile:
     fixed_time: float
     node_time: float | tuple[float, ...]
     draft_time: float
+    prediction_time: float = PREDICTION_TIME
+    policy_time: Mapping[str, PolicyTime] = field(default_factory=lambda: POLICY_TIME, hash=False)
     bandwidth: float | None = None
     resident_bandwidth: float | None = None
     experts_resident: bool = False
@@ -121,7 +133,12 @@ class HardwareProfile:
                 "bandwidth is missing: give the bytes per second of the link that loads experts, "
                 "or set experts_resident if none is ever loaded"
             )
-        object.__setattr__(self, "source", MappingProxyType(dict(self.source)))
+        source = dict(self.source)
+        if self.policy_time == POLICY_TIME and self.prediction_time == PREDICTION_TIME:
+            source["policy_time"] = source["prediction_time"] = SOURCE
+        object.__setattr__(self, "source", MappingProxyType(source))
+        times = {name: _policy_time(time, name) for name, time in self.policy_time.items()}
+        object.__setattr__(self, "policy_time", MappingProxyType(times))
 
     def cost_model(
         self,
@@ -229,6 +246,12 @@ def parse_profile(content: bytes | str, where: str) -> HardwareProfile:
 def _built(data: dict[str, Any], where: str) -> HardwareProfile:
     with named(where):
         return HardwareProfile(**{key: value for key, value in data.items() if key != "version"})
+
+
+def _policy_time(value: Any, name: str) -> PolicyTime:
+    if isinstance(value, PolicyTime):
+        return value
+    return PolicyTime(**checked(value, _POLICY_TIME, f"policy_time.{name}"))
 
 
 def checked_expert_bytes(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from ..errors import InvalidInputError
 from ..expert_union import expert_union
 from ..files import Trace
 from ..policies import Choice, CycleState, Outcome, Policy
+from ..profiles import PolicyTime, time_of
 from ..routing_predictor import RoutingPredictor
 from ..solution import node_time_at
 from .recorded_drafter import RecordedTree
@@ -42,6 +43,10 @@ class SimulatedMachine:
         Every expert is in fast memory from the start; there are as many slots then.
     jitter : float
         Relative scatter of the time of a pass, exponentially distributed around its mean.
+    prediction_time : float
+        Seconds of predicting the routing of a level, or of the root.
+    policy_time : mapping of str to PolicyTime
+        See :func:`specfit_opt.profiles.time_of`; empty: what policies do is free.
     """
 
     cost_model: CostModel
@@ -50,6 +55,8 @@ class SimulatedMachine:
     cache_policy: str = DEFAULT_CACHE_RULE
     all_resident: bool = False
     jitter: float = 0.0
+    prediction_time: float = 0.0
+    policy_time: Mapping[str, PolicyTime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +77,9 @@ class ReplayedCycle:
         Experts used, summed over the layers.
     misses : ndarray of int64, shape (L,)
     compute_seconds, draft_seconds, transfer_seconds : float
+    search_seconds, prediction_seconds, learning_seconds : float
+        What the policy does on the host: for each drafted level, for each prediction of routing,
+        and in every cycle.
     """
 
     choice: Choice
@@ -82,11 +92,15 @@ class ReplayedCycle:
     compute_seconds: float
     draft_seconds: float
     transfer_seconds: float
+    search_seconds: float
+    prediction_seconds: float
+    learning_seconds: float
 
     @property
     def seconds(self) -> float:
         """The whole cycle."""
-        return self.compute_seconds + self.draft_seconds + self.transfer_seconds
+        machine = self.compute_seconds + self.draft_seconds + self.transfer_seconds
+        return machine + self.search_seconds + self.prediction_seconds + self.learning_seconds
 
 
 class RecordedDecode:
@@ -136,6 +150,7 @@ class RecordedDecode:
         self._rule = CACHE_RULES.find(machine.cache_policy)
         self._slots = np.full(trace.n_layers, machine.slots, dtype=np.int64)
         self._shape = trace.n_layers, trace.n_experts, trace.experts.shape[2]
+        self._time = time_of(self.policy, machine.policy_time)
 
     def text(
         self,
@@ -193,11 +208,30 @@ class RecordedDecode:
         passes = []
         at = first
         while at < end:
-            view = self._view(at, 0 if at < start else None)
-            nodes = self.policy.choose(view).nodes
-            passes.append(expert_union(view.true_experts[nodes], self.trace.n_experts))
-            at += int(np.count_nonzero(view.accepted[nodes]))
+            chosen = self._chosen(at, 0 if at < start else None)
+            passes.append(chosen.used)
+            at += chosen.committed
         return passes
+
+    def _chosen(self, at: int, limit: int | None) -> _Chosen:
+        """Return what the policy chooses at a position; of a fixed one, what it chose before."""
+        if not self.policy.fixed:
+            return self._choose(at, limit)
+        known = self._trees[at].fixed
+        chosen: _Chosen | None = known.get((self.policy, limit))
+        if chosen is None:
+            chosen = known[self.policy, limit] = self._choose(at, limit)
+        return chosen
+
+    def _choose(self, at: int, limit: int | None) -> _Chosen:
+        view = self._view(at, limit)
+        choice = self.policy.choose(view)
+        return _Chosen(
+            view,
+            choice,
+            used=expert_union(view.true_experts[choice.nodes], self.trace.n_experts),
+            committed=int(np.count_nonzero(view.accepted[choice.nodes])),
+        )
 
     def _view(self, at: int, limit: int | None) -> RecordedView:
         priced = self.policy.priced
@@ -217,10 +251,10 @@ class RecordedDecode:
     def _cycle(
         self, at: int, limit: int | None, watch: Callable[[RecordedView, Outcome], None] | None
     ) -> ReplayedCycle:
-        view = self._view(at, limit)
+        chosen = self._chosen(at, limit)
+        view, choice = chosen.view, chosen.choice
         resident = view.resident
-        choice = self.policy.choose(view)
-        cycle = self._run(view, choice)
+        cycle = self._run(chosen)
         outcome = self._outcome(view, choice, cycle)
         self._learn(view, outcome, cycle, resident)
         if watch is not None:
@@ -229,9 +263,9 @@ class RecordedDecode:
         self._seconds += cycle.seconds
         return cycle
 
-    def _run(self, view: RecordedView, choice: Choice) -> ReplayedCycle:
+    def _run(self, chosen: _Chosen) -> ReplayedCycle:
         """Verify what was chosen: load, and charge."""
-        machine, nodes = self.machine, choice.nodes
+        machine, view, nodes = self.machine, chosen.view, chosen.choice.nodes
         cost = machine.cost_model
         node_time = node_time_at(cost, len(nodes))
         if not math.isfinite(node_time):
@@ -239,23 +273,20 @@ class RecordedDecode:
                 f"policy {self.policy.name} verifies {len(nodes)} nodes, which the machine's "
                 "node_time forbids"
             )
-        used = expert_union(view.true_experts[nodes], self.trace.n_experts)
-        misses = np.count_nonzero(self._cache.use(used), axis=1)
-        committed = int(np.count_nonzero(view.accepted[nodes]))
-        self._cache.committed(committed)
-        n_used = int(np.count_nonzero(used))
+        misses = np.count_nonzero(self._cache.use(chosen.used), axis=1)
+        self._cache.committed(chosen.committed)
+        n_used = int(np.count_nonzero(chosen.used))
         predicted = float(view.drafter_path_prob[nodes].sum())
         hits = n_used - int(misses.sum())
         # A drafter would have given the levels that a recording lacks below an unlikely node.
         levels = max(view.levels, min(self.policy.needs_levels, view.max_levels))
-        drafting = view.draft_time + machine.draft_time * (levels - view.levels)
         noise = 1.0
         if machine.jitter:
             noise += machine.jitter * float(self._rng.standard_exponential() - 1.0)
         return ReplayedCycle(
-            choice=choice,
+            choice=chosen.choice,
             levels=levels,
-            committed=committed,
+            committed=chosen.committed,
             predicted_tokens=predicted,
             # Fixed policies do not look at calibrated probabilities, so none are learned for them.
             expected_tokens=(
@@ -264,8 +295,11 @@ class RecordedDecode:
             used=n_used,
             misses=misses,
             compute_seconds=(cost.fixed_time + node_time) * noise,
-            draft_seconds=drafting,
+            draft_seconds=machine.draft_time * levels,
             transfer_seconds=float(misses @ _layer_time(cost)) + hits * cost.resident_time,
+            search_seconds=self._time.level * view.levels,
+            prediction_seconds=machine.prediction_time * view.predictions,
+            learning_seconds=self._time.cycle,
         )
 
     def _outcome(self, view: RecordedView, choice: Choice, cycle: ReplayedCycle) -> Outcome:
@@ -309,9 +343,22 @@ class RecordedDecode:
                     compute_seconds=cycle.compute_seconds,
                     wait_seconds=float(cycle.misses @ _layer_time(self.machine.cost_model)),
                     draft_seconds=tuple(view.level_seconds[: view.levels]),
+                    # Live, one clock runs while a policy chooses, predictions included.
+                    search_seconds=cycle.search_seconds + cycle.prediction_seconds,
+                    other_seconds=cycle.learning_seconds,
                 )
             )
         policy.observe(outcome)
+
+
+@dataclass(frozen=True, eq=False)
+class _Chosen:
+    """A choice, the view that it was made from, and what it uses and commits."""
+
+    view: RecordedView
+    choice: Choice
+    used: NDArray[np.bool_]
+    committed: int
 
 
 class RecordedTrees(dict[int, RecordedTree]):

@@ -32,6 +32,9 @@ class RecordedTree:
         Of each node, the most probable first and the earlier one among equals.
     levels : int
         Levels below the root.
+    fixed : dict
+        What fixed policies made of the tree, by policy and most levels: it is the same whatever
+        the cache and the prices.
     """
 
     def __init__(self, cycle: TraceCycle) -> None:
@@ -52,6 +55,7 @@ class RecordedTree:
             for nodes in tree.children
         ]
         self.levels = int(tree.depth.max())
+        self.fixed: dict[tuple[Any, int | None], Any] = {}
 
 
 class RecordedDrafter:

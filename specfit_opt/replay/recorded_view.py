@@ -24,6 +24,11 @@ class RecordedView(DraftView):
         What drafting one level takes.
     limit : int, optional
         Most levels that may be drafted; by default all that were recorded.
+
+    Attributes
+    ----------
+    predictions : int
+        Times that routing had to be predicted.
     """
 
     def __init__(
@@ -39,6 +44,7 @@ class RecordedView(DraftView):
         self._recorded = RecordedDrafter(tree, limit)
         self._charge = level_seconds
         self._limit = limit
+        self.predictions = 0
         root = int(tree.token[0])
         levels = self._recorded.max_levels
         super().__init__(root, self._recorded, predictor, calibrator, state, levels)
@@ -68,4 +74,5 @@ class RecordedView(DraftView):
         return 0.0 if level is None else self._charge
 
     def _truth(self, first: int) -> NDArray[np.integer]:
+        self.predictions += 1  # each prediction asks once
         return self.true_experts[first:]

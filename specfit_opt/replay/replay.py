@@ -13,11 +13,11 @@ from ..checks import Whole
 from ..cost import CostModel
 from ..errors import InvalidInputError
 from ..files import Trace
-from ..policies import FIXED_POLICIES, Policy, make_policy
+from ..policies import ADAPTIVE_POLICIES, FIXED_POLICIES, Policy, make_policy
 from ..profiles import HardwareProfile
 from ..routing_predictor import RoutingPredictor
 from .recorded_decode import RecordedDecode, RecordedTrees, ReplayedCycle, SimulatedMachine
-from .result import ReplayResult
+from .result import PARTS, ReplayResult
 from .setting import ReplaySetting
 
 #: Positions at the start of a text that stand for its prompt.
@@ -91,8 +91,11 @@ def replay(
     Notes
     -----
     Time of a pass = ``fixed_time`` + ``draft_time`` per drafted level + ``node_time`` of the nodes
-    verified + the experts loaded, and resident ones where the profile charges for them. A pass that
-    reaches past the end of a text counts whole.
+    verified + the experts loaded, and resident ones where the profile charges for them. A policy
+    that is not fixed pays what it does on the host besides: ``policy_time`` of the profile, for
+    each cycle and each drafted level, and ``prediction_time`` for each level whose experts it asks,
+    with the recorded routing as with a predictor. A pass that reaches past the end of a text counts
+    whole.
 
     Examples
     --------
@@ -152,7 +155,7 @@ def replay(
 def default_policies(n_levels: int, n_nodes: int) -> list[str]:
     """Return the fixed policies that trees of this depth and size can serve, and the choosers."""
     fixed = [name for name in FIXED_POLICIES if _serves(make_policy(name), n_levels, n_nodes)]
-    return [*fixed, "evict", "ecospec", "ratio", "specfit"]
+    return [*fixed, *ADAPTIVE_POLICIES]
 
 
 def _serves(policy: Policy, n_levels: int, n_nodes: int) -> bool:
@@ -214,6 +217,8 @@ def machine_of(trace: Trace, setting: ReplaySetting, slots: int) -> SimulatedMac
         slots=slots,
         cache_policy=DEFAULT_CACHE_RULE if setting.cache is None else setting.cache.name,
         all_resident=setting.cache is None,
+        prediction_time=setting.machine.prediction_time,
+        policy_time=setting.machine.policy_time,
     )
 
 
@@ -227,9 +232,10 @@ def _result(
     cycles = [cycle for text in texts for cycle in text]
     missed = sum((c.misses for c in cycles), np.zeros(trace.n_layers, dtype=np.int64))
     misses = int(missed.sum())
-    compute = sum(c.compute_seconds for c in cycles)
-    drafting = sum(c.draft_seconds for c in cycles)
-    transfer = sum(c.transfer_seconds for c in cycles)
+    parts: dict[str, float] = {}
+    for name in (f"{part}_seconds" for part in PARTS):
+        parts[name] = sum(getattr(cycle, name) for cycle in cycles)
+    p50, p95 = _percentiles(cycles)
     return ReplayResult(
         trace=trace.name,
         policy=policy.name,
@@ -249,8 +255,18 @@ def _result(
         misses=misses,
         hits=sum(c.used for c in cycles) - misses,
         bytes=round(float(missed @ setting.layer_bytes)),
-        seconds=compute + drafting + transfer,
-        compute_seconds=compute,
-        draft_seconds=drafting,
-        transfer_seconds=transfer,
+        seconds=sum(parts.values()),
+        p50_seconds=p50,
+        p95_seconds=p95,
+        **parts,
     )
+
+
+def _percentiles(cycles: Sequence[ReplayedCycle]) -> tuple[float, float]:
+    """Return the median and the 95th percentile of the seconds that a token takes."""
+    if not cycles:
+        return 0.0, 0.0
+    committed = [c.committed for c in cycles]
+    per_token = np.repeat([c.seconds / c.committed for c in cycles], committed)
+    low, high = np.percentile(per_token, (50, 95), method="inverted_cdf")
+    return float(low), float(high)

@@ -7,6 +7,9 @@ from typing import Any
 
 from ..rates import Rate, plain_dict, ratio
 
+#: The parts of the time of a cycle.
+PARTS = ("compute", "draft", "transfer", "search", "prediction", "learning")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayResult:
@@ -41,10 +44,17 @@ class ReplayResult:
     bytes : int
         Bytes loaded.
     seconds : float
-        ``compute_seconds + draft_seconds + transfer_seconds``.
+        The sum of the parts that follow.
     compute_seconds, draft_seconds, transfer_seconds : float
         Passes without experts, drafting, and experts (loaded, or read from fast memory where the
         profile charges for it).
+    search_seconds, prediction_seconds, learning_seconds : float
+        What the policy does on the host, at the profile's prices: choosing after each drafted
+        level, predicting routing, and what every cycle takes whatever is drafted. All 0 for a fixed
+        policy.
+    p50_seconds, p95_seconds : float
+        Half of the tokens, and 95 % of them, took at most so long each; the tokens of a cycle share
+        its time equally.
     """
 
     trace: str
@@ -69,6 +79,11 @@ class ReplayResult:
     compute_seconds: float
     draft_seconds: float
     transfer_seconds: float
+    search_seconds: float
+    prediction_seconds: float
+    learning_seconds: float
+    p50_seconds: float
+    p95_seconds: float
 
     tokens_per_second = Rate(
         "tokens", "seconds", "The figure to compare policies by; NaN without a counted pass."
@@ -87,6 +102,12 @@ class ReplayResult:
         return ratio(self.hits, self.hits + self.misses)
 
     @property
+    def overhead(self) -> float:
+        """Share of the time that the policy takes on the host."""
+        own = self.search_seconds + self.prediction_seconds + self.learning_seconds
+        return ratio(own, self.seconds)
+
+    @property
     def cache_share(self) -> float:
         """Share of each layer's experts that the cache holds."""
         return self.slots / self.n_experts
@@ -102,5 +123,6 @@ class ReplayResult:
             "hit_rate",
             "bytes_per_token",
             "cache_share",
+            "overhead",
         )
         return plain_dict(self, rates)

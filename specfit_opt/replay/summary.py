@@ -94,7 +94,11 @@ def summarise(
 
 
 def replay_table(results: Sequence[ReplayResult]) -> str:
-    """Return the results as a plain text table, a block per trace, machine and cache size."""
+    """Return the results as a plain text table, a block per trace, machine and cache size.
+
+    ``overhead`` is the share of the time that the policy takes on the host; p50 and p95 are of the
+    time per token.
+    """
     groups: dict[str, list[ReplayResult]] = {}
     for r in results:
         groups.setdefault(_title(r), []).append(r)
@@ -114,6 +118,9 @@ _HEAD = (
     "levels",
     "hits",
     "MB/token",
+    "overhead",
+    "p50 ms",
+    "p95 ms",
     "seconds",
 )
 
@@ -129,6 +136,9 @@ def _cells(r: ReplayResult) -> tuple[str, ...]:
         f"{r.levels_per_pass:.1f}",
         f"{100.0 * r.hit_rate:.0f}%",
         f"{r.bytes_per_token / 1e6:.1f}",
+        f"{100.0 * r.overhead:.1f}%",
+        f"{1e3 * r.p50_seconds:.1f}",
+        f"{1e3 * r.p95_seconds:.1f}",
         f"{r.seconds:.3f}",
     )
 

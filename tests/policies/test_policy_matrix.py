@@ -17,7 +17,8 @@ SLOW = {"mip", "brute", "root"}
 NAMES = [
     *[kind.default_name for kind in POLICIES.values() if kind.name != "pool-METHOD"],
     *[f"pool-{name}" for name in METHODS if name not in SLOW],
-    *[f"ratio:{stop}" for stop in STOP_RULES],
+    *[f"ratio-{stop}" for stop in STOP_RULES],
+    "ratio-surplus",
 ]
 
 
@@ -25,8 +26,7 @@ def unguarded(name: str) -> Policy:
     """Return the policy, free to speculate from its first cycle on."""
     if name == "specfit":
         return make_policy(name, guard=False)
-    name, _, stop = name.partition(":")
-    return make_policy(name, **({"stop": stop} if stop else {}))
+    return make_policy(name)
 
 
 def check(choice: Choice, view: FakeView) -> None:
@@ -133,7 +133,7 @@ def test_a_fresh_policy_has_the_same_name_and_no_memory(name: str) -> None:
     assert fresh.choose(random_view(3)).nodes.tolist() == first
 
 
-@pytest.mark.parametrize("name", ["evict", "pool-exact", "ratio:none", "specfit"])
+@pytest.mark.parametrize("name", ["evict", "pool-exact", "ratio-none", "s2moe", "specfit"])
 def test_sizes_that_were_never_measured_are_not_verified(name: str) -> None:
     table = np.concatenate([[0.0], 1.0 + 1e-4 * np.arange(1, 4)])  # up to three nodes
     view = FakeView(

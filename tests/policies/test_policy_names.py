@@ -12,6 +12,7 @@ from fake_view import FakeView
 from specfit_opt import METHODS
 from specfit_opt.errors import InvalidInputError
 from specfit_opt.policies import (
+    ADAPTIVE_POLICIES,
     FIXED_POLICIES,
     POLICIES,
     Choice,
@@ -35,7 +36,12 @@ from specfit_opt.policies import (
         ("ecospec", "ecospec"),
         ("pool", "pool-exact"),
         ("pool-exact", "pool-exact"),
+        ("s2moe", "s2moe"),
         ("ratio", "ratio"),
+        ("ratio-naive", "ratio"),
+        ("ratio-gain-share", "ratio-gain-share"),
+        ("ratio-surplus", "ratio-surplus"),
+        ("ratio-surplus-none", "ratio-surplus-none"),
         ("specfit", "specfit"),
     ],
 )
@@ -61,7 +67,7 @@ def test_every_method_is_a_policy() -> None:
 
 def test_fixed_policies_depend_on_the_tree_alone() -> None:
     assert all(make_policy(name).fixed for name in FIXED_POLICIES)
-    for name in ("evict", "ecospec", "pool-exact", "ratio", "specfit"):
+    for name in (*ADAPTIVE_POLICIES, "pool-exact"):
         assert not make_policy(name).fixed
 
 
@@ -87,6 +93,9 @@ def test_fixed_policies_depend_on_the_tree_alone() -> None:
         ("specfit", {"stop": "never"}, "policy 'specfit': .*stop"),
         ("specfit", {"levels": 0}, "levels must be a whole number of at least 1"),
         ("specfit", {"width": 1.5}, "width must be a whole number"),
+        ("ratio-soon", {}, "ratio stops by naive, certified, .*; got 'soon'"),
+        ("ratio-surplus-", {}, "got 'surplus-'"),
+        ("ratio-surplus-soon", {}, "got 'surplus-soon'"),
         ("ratio", {"stop": "soon"}, "stop must be 'naive' or 'certified' or"),
         ("ratio", {"objective": "speed"}, "objective must be 'ratio' or 'surplus'"),
         ("evict", {"pass_time": "guess"}, "policy 'evict': .*pass_time"),

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from specfit_opt import CostModel, DraftTree, ExpertRouting, TreeSearch, evaluate, solve
 from specfit_opt.control.waste_prices import WastePrices
-from specfit_opt.policies import Choice, Policy, Ratio, SpecFitPolicy, make_policy
+from specfit_opt.expert_union import expert_union
+from specfit_opt.policies import Choice, Outcome, Policy, Ratio, SpecFitPolicy, make_policy
 
 
 def drawn(view: FakeView) -> tuple[DraftTree, ExpertRouting, CostModel]:
@@ -205,6 +206,45 @@ def test_ecospec_adds_four_nodes_from_three_levels_of_two() -> None:
     assert view.levels == 3
     assert view.depth.tolist().count(1) == 2  # two children, however many there are
     assert len(choice.nodes) == 5
+
+
+def test_s2moe_grows_while_a_node_pays_for_its_experts() -> None:
+    cost = CostModel(0.0, np.concatenate([[0.0], 1.0 + 0.02 * np.arange(1, 200)]), np.full(2, 0.1))
+    view = FakeView(LEVELS, cost_model=cost, level_time=0.04)
+    policy = make_policy("s2moe")
+    choice = policy.choose(view)
+    # Every node of the tree so far, in the order of the rule's own definition.
+    used = [set(zip(*np.nonzero(expert_union(e[None], 6)), strict=True)) for e in view.experts()]
+    step, chosen = 1.02 + 0.1 * len(used[0]), {0}
+    while True:
+        active = set().union(*(used[v] for v in chosen))
+        pays = [
+            v
+            for v, above in enumerate(view.parent.tolist())
+            if v not in chosen
+            and above in chosen
+            and view.path_prob[v] * step > 0.01 + 0.1 * len(used[v] - active)
+        ]
+        if not pays:
+            break
+        chosen.add(pays[0])
+    assert choice.nodes.tolist() == sorted(chosen)
+    assert 1 < len(chosen) < len(view.parent)
+    # Nothing of the last level was taken, or there was no more to draft.
+    assert view.levels == len(LEVELS) or not np.isin(view.frontier, choice.nodes).any()
+
+
+def test_s2moe_learns_what_an_expert_takes() -> None:
+    policy = make_policy("s2moe")
+    first = FakeView(LEVELS)
+    choice = policy.choose(first)
+    experts = first.all_experts[choice.nodes]
+    told = Outcome(choice, first.levels, np.zeros(1, np.int64), 1, experts, np.zeros(2), 1.0, 0.0)
+    policy.observe(told)
+    # Waits are over: what has any chance pays, and the drafting alone is asked.
+    view = FakeView(LEVELS)
+    assert len(policy.choose(view).nodes) == len(view.parent)
+    assert len(policy.fresh().choose(FakeView(LEVELS)).nodes) == len(choice.nodes)
 
 
 def draws(seed: int) -> FakeView:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from specfit_opt.errors import InvalidInputError
-from specfit_opt.profiles import PROFILES, HardwareProfile, load_profile
+from specfit_opt.policies import FIXED_POLICIES, POLICIES
+from specfit_opt.profiles import PROFILES, HardwareProfile, PolicyTime, load_profile
 from specfit_opt.profiles.profile import parse_profile
 
 GOOD: dict[str, Any] = {
@@ -39,7 +40,7 @@ def test_every_figure_of_a_shipped_profile_has_its_source(name: str) -> None:
     profile = load_profile(name)
     assert profile.name == name
     assert profile.summary
-    figures = {"fixed_time", "node_time", "draft_time"}
+    figures = {"fixed_time", "node_time", "draft_time", "prediction_time", "policy_time"}
     figures |= {f for f in ("bandwidth", "resident_bandwidth") if getattr(profile, f) is not None}
     assert set(profile.source) == figures
     assert all(len(text) > 20 for text in profile.source.values())
@@ -129,6 +130,20 @@ def test_frozen_hashable_and_replaceable() -> None:
         profile.replace(bandwidth=-1.0)
 
 
+def test_what_policies_take_is_read_or_as_measured(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(_text(policy_time={"specfit": {"cycle": 1e-3, "level": 2e-3}}))
+    own = load_profile(path)
+    assert dict(own.policy_time) == {"specfit": PolicyTime(1e-3, 2e-3)}
+    assert "policy_time" not in own.source  # the package cannot tell where it is from
+    assert own.replace(name="other").policy_time == own.policy_time
+    kinds = {kind.name.partition("-")[0] for kind in POLICIES.values()}
+    fixed = {name.partition("-")[0] for name in FIXED_POLICIES}
+    assert set(load_profile("pcie4").policy_time) == kinds - fixed
+    with pytest.raises(InvalidInputError, match="cycle must be a finite number of seconds"):
+        PolicyTime(-1.0, 0.0)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -153,6 +168,14 @@ def test_frozen_hashable_and_replaceable() -> None:
         (_text(node_time=[0]), "table indexed by node count"),
         (_text(node_time=[0, None]), "node_time forbids every size"),
         (_text(node_time=-1), "node_time must be a finite number of seconds per"),
+        (_text(prediction_time=-1), "prediction_time must be a finite number of seconds per"),
+        (_text(policy_time=3), "policy_time must be an object, got 3"),
+        (_text(policy_time={"ratio": 3}), r"policy_time\.ratio must be an object, got 3"),
+        (_text(policy_time={"ratio": {"cycle": 1}}), r"policy_time\.ratio lacks 'level'"),
+        (
+            _text(policy_time={"ratio": {"cycle": 1, "level": -1}}),
+            r"policy_time\.ratio\.level must be a finite number of seconds",
+        ),
         (_text(name=""), "name must be a non-empty text"),
         (_text(name=3), "name must be a non-empty text"),
         (_text(summary=3), "summary must be a text"),

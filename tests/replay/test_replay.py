@@ -10,8 +10,15 @@ import pytest
 from random_trace import random_trace
 
 from specfit_opt.errors import InvalidInputError
-from specfit_opt.policies import FIXED_POLICIES, Choice, DraftView, Policy, make_policy
-from specfit_opt.profiles import HardwareProfile
+from specfit_opt.policies import (
+    ADAPTIVE_POLICIES,
+    FIXED_POLICIES,
+    Choice,
+    DraftView,
+    Policy,
+    make_policy,
+)
+from specfit_opt.profiles import HardwareProfile, PolicyTime
 from specfit_opt.replay import ReplayResult, default_policies, replay
 
 PROFILE = HardwareProfile(
@@ -32,6 +39,33 @@ def test_seconds_are_the_sum_of_their_parts() -> None:
     assert r.draft_seconds == pytest.approx(1e-3 * r.levels, rel=1e-12)
     assert r.transfer_seconds == pytest.approx(r.bytes / 2e9, rel=1e-12)
     assert r.seconds == r.compute_seconds + r.draft_seconds + r.transfer_seconds
+    assert r.overhead == 0.0  # it neither searches nor predicts nor learns
+
+
+def test_policies_pay_for_what_they_do_by_name() -> None:
+    times = {"evict": PolicyTime(3e-3, 2e-3), "specfit": PolicyTime(1e-3, 5e-3)}
+    priced = PROFILE.replace(policy_time=times, prediction_time=1e-3)
+    paid = _one(policies="evict", profile=priced)
+    free = _one(policies="evict", profile=PROFILE.replace(policy_time={}, prediction_time=0.0))
+    assert paid.learning_seconds == pytest.approx(3e-3 * paid.passes)
+    assert paid.search_seconds == pytest.approx(2e-3 * paid.levels)
+    assert paid.prediction_seconds == 0.0  # it asks no experts
+    assert 0.0 < paid.overhead == pytest.approx(1.0 - free.seconds / paid.seconds)
+    # What has no price of its own pays the most.
+    ecospec = _one(policies="ecospec", profile=priced)
+    assert ecospec.learning_seconds == pytest.approx(3e-3 * ecospec.passes)
+    assert ecospec.search_seconds == pytest.approx(5e-3 * ecospec.levels)
+    assert ecospec.prediction_seconds == pytest.approx(1e-3 * ecospec.passes)
+    assert _one(profile=priced) == _one(profile=PROFILE)
+
+
+def test_time_per_token() -> None:
+    r = _one(policies="ar", cache="100%")
+    assert 0.0 < r.p50_seconds <= r.p95_seconds
+    assert r.p50_seconds <= 2.0 * r.seconds / r.tokens
+    trace = random_trace(np.random.default_rng(4), prompts=1, positions=13)
+    (one,) = replay(trace, policies=["eagle-4"], profile=PROFILE, cache=9)
+    assert one.p50_seconds == one.p95_seconds == pytest.approx(one.seconds / one.tokens)
 
 
 def test_rates_follow_from_totals() -> None:
@@ -143,13 +177,13 @@ def test_default_cache_and_policies() -> None:
     results = replay(trace)
     assert sorted({r.slots for r in results}) == [2, 4, 8]
     assert {r.profile for r in results} == {"pcie4"}
-    assert {"ar", "eagle-8", "evict", "ecospec", "ratio", "specfit"} <= {r.policy for r in results}
+    assert {"ar", "eagle-8", *ADAPTIVE_POLICIES} <= {r.policy for r in results}
 
 
 def test_default_policies_fit_the_trees() -> None:
     assert set(FIXED_POLICIES) <= set(default_policies(6, 85))
     small = default_policies(2, 10)
-    assert small == ["ar", "chain-1", "chain-2", "eagle-8", "evict", "ecospec", "ratio", "specfit"]
+    assert small == ["ar", "chain-1", "chain-2", "eagle-8", *ADAPTIVE_POLICIES]
     for name in small:
         policy = make_policy(name)
         assert policy.needs_levels <= 2

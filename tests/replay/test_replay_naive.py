@@ -105,6 +105,7 @@ class Recorder(Policy):
         self.name = inner.name
         self.priced, self.predicts = inner.priced, inner.predicts
         self.told: list[tuple[list[int], int]] = []
+        self.predictions = 0
         self.expected = 0.0
         self.rates: list[float | None] = []
         self._plain = 0
@@ -123,6 +124,7 @@ class Recorder(Policy):
         else:
             # As the recording numbers them.
             self.told.append((view.nodes[choice.nodes].tolist(), view.levels))
+            self.predictions += view.predictions
             assert choice.expected_tokens is not None
             self.expected += choice.expected_tokens
         return choice
@@ -156,6 +158,15 @@ def test_totals_follow_from_what_a_policy_chose(inner: Policy) -> None:
         **TIMES,
     )
     assert next(told, None) is None
+    # Beside the machine, what the policy does is paid for.
+    time = profile.policy_time[inner.name.partition("-")[0]]
+    assert result.learning_seconds == pytest.approx(time.cycle * result.passes)
+    assert result.search_seconds == pytest.approx(time.level * result.levels)
+    assert result.prediction_seconds == pytest.approx(
+        profile.prediction_time * recorder.predictions
+    )
+    assert bool(recorder.predictions) == inner.predicts
+    want["seconds"] += result.overhead * result.seconds
     _compare(result, want)
     assert result.expected_tokens == pytest.approx(recorder.expected)
     # The rate that a surplus is maximised at is that of the text so far.
