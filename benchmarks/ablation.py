@@ -35,6 +35,7 @@ from specfit_opt.files.atomic import atomic_write
 from specfit_opt.policies import make_policy, specfit
 from specfit_opt.policies.level_search import LevelSearch
 from specfit_opt.replay import RecordedDecode, ReplayedCycle, ReplaySetting, SimulatedMachine
+from specfit_opt.replay.recorded_decode import RecordedTrees
 from specfit_opt.replay.replay import machine_of
 from specfit_opt.solution import node_time_at
 from specfit_opt.text import format_table
@@ -44,9 +45,14 @@ from .routing_replay import SMALL, Cell
 from .traces_command import in_processes
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "ablation.txt"
-#: Machines and expert sizes, from where loads cost little to where they cost much.
-MACHINES = (("pcie5", "4-bit"), ("pcie4", "bf16"), ("nvme", "bf16"))
-CACHES = ("12.5%", "25%", "50%")
+#: Machines, expert sizes and caches, from where loads cost little to where they cost much.
+CELLS = (
+    Cell(SMALL, "pcie5", "4-bit", "25%"),
+    Cell(SMALL, "pcie4", "bf16", "50%"),
+    Cell(SMALL, "pcie4", "bf16", "25%"),
+    Cell(SMALL, "pcie4", "bf16", "12.5%"),
+    Cell(SMALL, "nvme", "bf16", "25%"),
+)
 #: Relative standard deviation of the time of a pass, exponentially distributed above its least.
 JITTER = 0.3
 #: What drafting a level takes of a plain pass that loads nothing, where the drafter does not pay.
@@ -120,29 +126,32 @@ Speeds = dict[str, float]
 
 
 @lru_cache(maxsize=1)
-def sets(folder: Path, purpose: str, decoding: str) -> list[Trace]:
-    """Return the recorded sets, once for all cells."""
-    return recorded_sets(folder, purpose, decoding)
+def sets(folder: Path, purpose: str, decoding: str) -> list[tuple[Trace, RecordedTrees]]:
+    """Return the recorded sets with their trees, once for all cells."""
+    return [(trace, RecordedTrees(trace)) for trace in recorded_sets(folder, purpose, decoding)]
 
 
-def speed(cell: Cell, own: Sequence[Trace], slow: float, name: str, options: Any) -> float:
-    """Return the tokens per second of a policy in a cell, each set from nothing learned."""
+def played(
+    cell: Cell, trace: Trace, trees: RecordedTrees, slow: float, name: str, options: Any
+) -> tuple[int, float]:
+    """Return the tokens and seconds of a policy that begins a set with nothing learned."""
     from specfit_runtime.predictors import make_predictor
 
-    tokens, seconds = 0, 0.0
-    for seed, trace in enumerate(own):
-        setting = ReplaySetting.of(trace, **cell.options(trace))
-        machine = replace(machine_of(trace, setting, setting.slots[0]), jitter=JITTER)
-        if slow:
-            plain = setting.cost.fixed_time + node_time_at(setting.cost, 1)
-            machine = replace(machine, draft_time=slow * plain)
-        policy = make_policy(name, **options)
-        decode = RecordedDecode(trace, policy, machine, make_predictor("frequency"), seed=seed)
-        for first, end in trace.prompts:
-            cycles = decode.text(first, end)
-            tokens += sum(c.committed for c in cycles)
-            seconds += sum(mean_seconds(c, machine) for c in cycles)
-    return tokens / seconds
+    setting = ReplaySetting.of(trace, **cell.options(trace))
+    machine = replace(machine_of(trace, setting, setting.slots[0]), jitter=JITTER)
+    if slow:
+        plain = setting.cost.fixed_time + node_time_at(setting.cost, 1)
+        machine = replace(machine, draft_time=slow * plain)
+    policy = make_policy(name, **options)
+    decode = RecordedDecode(trace, policy, machine, make_predictor("frequency"))
+    cycles = [c for text in trace.prompts for c in decode.text(*text, trees=trees)]
+    return sum(c.committed for c in cycles), sum(mean_seconds(c, machine) for c in cycles)
+
+
+def speed(own: Sequence[tuple[Trace, RecordedTrees]], cell: Cell, *policy: Any) -> float:
+    """Return the tokens per second of a policy in a cell, all sets together."""
+    found = [played(cell, *each, *policy) for each in own]
+    return sum(tokens for tokens, _ in found) / sum(seconds for _, seconds in found)
 
 
 def mean_seconds(cycle: ReplayedCycle, machine: SimulatedMachine) -> float:
@@ -156,10 +165,10 @@ def run(job: tuple[Cell, Path, str, str, float]) -> Speeds:
     """Return all speeds in a cell."""
     cell, folder, purpose, decoding, slow = job
     own = sets(folder, purpose, decoding)
-    found = {name: speed(cell, own, slow, name, {}) for name in ("ar", "specfit")}
+    found = {name: speed(own, cell, slow, name, {}) for name in ("ar", "specfit")}
     for name, part in PARTS.items():
         with ExitStack() as stack:
-            found[name] = speed(cell, own, slow, "specfit", part(stack))
+            found[name] = speed(own, cell, slow, "specfit", part(stack))
     return found
 
 
@@ -181,11 +190,7 @@ def report(folder: Path, purpose: str, jobs: int) -> str:
     """Replay everything and return the tables; say on stderr how far it is."""
     parts = [HEAD]
     for title, decoding, slow in SECTIONS:
-        work = [
-            (Cell(SMALL, profile, precision, size), folder, purpose, decoding, slow)
-            for profile, precision in MACHINES
-            for size in CACHES
-        ]
+        work = [(cell, folder, purpose, decoding, slow) for cell in CELLS]
         found = in_processes(run, work, jobs, lambda s: f"{s['specfit'] / s['ar']:.3f}")
         n_sets = len(sets(folder, purpose, decoding))
         heading = f"{title}, {len(work)} cells, {n_sets} sets of texts called {purpose}"

@@ -4,14 +4,14 @@
 
 A set is a text of each of five kinds: Austen, Shakespeare, the Factbook, SQLite's documentation and
 the questions of MT-Bench, of which the model has seen nothing like. The first four are passages of
-documents that were held out of all training. Eight sets are there to choose constants by and eight
+documents that were held out of all training. Four sets are there to choose constants by and eight
 to judge by; they share no passage. Every text is continued twice, greedily and at temperature 1:
 greedily so small a model soon repeats itself, and nearly all that is drafted is accepted; at
-temperature 1 much less is. At every position the whole pool of six levels is verified, so that
-rejected nodes have the routing that the target gave them.
+temperature 1 half is. At every position the whole pool of six levels is verified, so that rejected
+nodes have the routing that the target gave them.
 
 FOLDER/choose/greedy, FOLDER/choose/sampled, FOLDER/judge/greedy and FOLDER/judge/sampled get a
-trace for each set, 25 MB in all; what is there already is kept. A quarter of an hour on one core.
+trace for each set, 18 MB in all; what is there already is kept. A quarter of an hour on one core.
 
 The prompts are in ``benchmarks/branch_prompts.jsonl``, with their licences. A change of the model,
 its drafter or its prompts makes other recordings; the same versions of PyTorch on the same
@@ -91,7 +91,7 @@ def recorded_sets(folder: Path, purpose: str, decoding: str) -> list[Trace]:
 
     Raises
     ------
-    InvalidInputError
+    OSError
         If one is missing.
     """
     from specfit_opt.files import load_trace
