@@ -23,11 +23,10 @@ from unittest.mock import patch
 
 import numpy as np
 
-from specfit_opt.control import correction, load_repayment, waste_bias
+from specfit_opt.control import correction, waste_bias
 from specfit_opt.control.acceptance_calibration import AcceptanceCalibrator
 from specfit_opt.control.correction import OnlineCorrection
 from specfit_opt.control.load_repayment import LoadRepayment
-from specfit_opt.control.plain_time import PlainTime
 from specfit_opt.control.waste_bias import WasteBias
 from specfit_opt.control.waste_prices import WastePrices
 from specfit_opt.files import Trace
@@ -82,11 +81,9 @@ bias           a charge per rejected node for what such nodes load beyond the pr
 its prior      at first, such a node is taken to load a fifth of what a token does
 its fading     the charge fades while it keeps everything from being verified
 repayment      loads for rejected nodes are charged less what the cache pays back
-its rates      at first, what a draft brought in is taken to be used six times as often as others
 stopping       a level is drafted if it is expected to pay, not always
 guard          speculation rests when it loses against plain decoding
 savings        what unneeded loads are expected to save counts as gained
-plain time     what a plain pass takes is fitted to plain passes, not taken from all cycles
 correction     times are learned, not taken from the profile (which is right here, but for misses)
 misses         predicted misses are corrected
 reweighting    a pass that is far off counts less in the correction
@@ -111,11 +108,9 @@ PARTS: dict[str, Part] = {
     "its prior": _replaced(waste_bias, "_PRIOR_SHARE", 0.0),
     "its fading": _replaced(waste_bias, "_UNTESTED", 1.0),
     "repayment": _replaced(LoadRepayment, "share", lambda self, slots: np.ones(len(slots))),
-    "its rates": _replaced(load_repayment, "_DRAFTED_GAIN", 1.0),
     "stopping": _replaced(LevelSearch, "advises_another", lambda self, *level: True),
     "guard": lambda stack: {"guard": False},
     "savings": _replaced(specfit, "UnneededLoads", lambda unused, repaid: None),
-    "plain time": _replaced(PlainTime, "learn", lambda self, *measured: None),
     "correction": _replaced(OnlineCorrection, "update", lambda self, cycle: None),
     "misses": _replaced(OnlineCorrection, "_weigh_misses", lambda self: None),
     "reweighting": _replaced(correction, "_NEAR", 1e9),
