@@ -1,18 +1,21 @@
-"""Take the parts of specfit's controller away one at a time, and replay.
+"""Take the parts of specfit's controller away one at a time, and replay on real branches.
 
-    python -m benchmarks.ablation [--traces FOLDER] [--jobs N] [--write]
+    python -m benchmarks.ablation --recordings FOLDER [--purpose choose] [--jobs N] [--write]
 
-The cells are those of `benchmarks.routing_replay` with experts in bf16 in a small and in a large
-cache: with true routing; the small model's with routing predicted by what each token used before;
-and these once more with a drafter that is too slow to pay. The traces are optional material beside
-the checkout; ``--write`` replaces the file that the documentation shows.
+The recordings are those of `benchmarks.record_branches`, made first where FOLDER lacks them, and
+routing is predicted by what each token used before. Each set is replayed from nothing learned, on
+machines where loads cost little to much. Which parts stay was decided by the sets called
+``choose``; ``--write`` replaces the file that the documentation shows, of those called ``judge``.
+Half an hour on one core.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -20,43 +23,70 @@ from unittest.mock import patch
 
 import numpy as np
 
-from specfit_opt.control import correction, load_repayment
+from specfit_opt.control import correction, waste_bias
+from specfit_opt.control.acceptance_calibration import AcceptanceCalibrator
 from specfit_opt.control.correction import OnlineCorrection
 from specfit_opt.control.load_repayment import LoadRepayment
-from specfit_opt.control.plain_time import PlainTime
 from specfit_opt.control.waste_bias import WasteBias
-from specfit_opt.policies import make_policy
-from specfit_opt.replay import RecordedDecode, ReplaySetting
+from specfit_opt.control.waste_prices import WastePrices
+from specfit_opt.files import Trace
+from specfit_opt.files.atomic import atomic_write
+from specfit_opt.policies import make_policy, specfit
+from specfit_opt.policies.level_search import LevelSearch
+from specfit_opt.replay import RecordedDecode, ReplayedCycle, ReplaySetting, SimulatedMachine
+from specfit_opt.replay.recorded_decode import RecordedTrees
 from specfit_opt.replay.replay import machine_of
 from specfit_opt.solution import node_time_at
 from specfit_opt.text import format_table
 
-from .routing_replay import SMALL, Cell, cells, traces
-from .traces_command import in_processes, publish, traces_parser
+from .record_branches import PURPOSES, prompt_sets, record, recorded_sets
+from .routing_replay import SMALL, Cell
+from .traces_command import in_processes
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "ablation.txt"
+#: Machines, expert sizes and caches, from where loads cost little to where they cost much.
+CELLS = (
+    Cell(SMALL, "pcie5", "4-bit", "25%"),
+    Cell(SMALL, "pcie4", "bf16", "50%"),
+    Cell(SMALL, "pcie4", "bf16", "25%"),
+    Cell(SMALL, "pcie4", "bf16", "12.5%"),
+    Cell(SMALL, "nvme", "bf16", "25%"),
+)
 #: Relative standard deviation of the time of a pass, exponentially distributed above its least.
 JITTER = 0.3
-SEEDS = (0,)
 #: What drafting a level takes of a plain pass that loads nothing, where the drafter does not pay.
 SLOW = 0.4
-#: Of the cells, those that are replayed.
-CACHES, PRECISION = ("12.5%", "50%"), "bf16"
+
+#: What is replayed: the decoding, and the drafter.
+SECTIONS = (
+    ("Drawn", "sampled", 0.0),
+    ("Greedy", "greedy", 0.0),
+    ("Slow, drawn", "sampled", SLOW),
+    ("Slow, greedy", "greedy", SLOW),
+)
 
 HEAD = f"""\
-$ python -m benchmarks.ablation --write
+$ python -m benchmarks.ablation --recordings FOLDER --write
 
 Tokens per second without a part of the controller relative to specfit with all of them: geometric
 mean over the cells, least and most; x ar: over plain decoding, geometric mean and least. A value
-above 1 is a part that costs. The time of a pass scatters by {JITTER:.0%}.
+above 1 is a part that costs. Real branches of the shipped model, predictor frequency, each set
+from nothing learned. Policies see passes whose time scatters by {JITTER:.0%}; what is compared are
+the mean times. Drawn: text at temperature 1; slow: the drafter takes {SLOW} of a pass that loads
+nothing for each level, so that speculation does not pay.
 
+calibration    probabilities of acceptance are learned, not the drafter's own
+waste prices   only loads that the text does not need anyway are charged
 bias           a charge per rejected node for what such nodes load beyond the prediction
+its prior      at first, such a node is taken to load a fifth of what a token does
+its fading     the charge fades while it keeps everything from being verified
 repayment      loads for rejected nodes are charged less what the cache pays back
-its prior      at first, what a draft brought in is taken to be used six times as often as others
+stopping       a level is drafted if it is expected to pay, not always
 guard          speculation rests when it loses against plain decoding
-plain time     what a plain pass takes is fitted to plain passes, not taken from all cycles
+savings        what unneeded loads are expected to save counts as gained
 correction     times are learned, not taken from the profile (which is right here, but for misses)
-reweighting    a pass that is far off counts less in it
+misses         predicted misses are corrected
+reweighting    a pass that is far off counts less in the correction
 """
 
 #: What is replaced for each row, or the option that turns it off.
@@ -72,12 +102,17 @@ def _replaced(target: Any, name: str, value: Any) -> Part:
 
 
 PARTS: dict[str, Part] = {
+    "calibration": _replaced(AcceptanceCalibrator, "observe", lambda self, *cycle: None),
+    "waste prices": _replaced(WastePrices, "table", lambda self: self._time.copy()),
     "bias": _replaced(WasteBias, "seconds", property(lambda self: 0.0)),
+    "its prior": _replaced(waste_bias, "_PRIOR_SHARE", 0.0),
+    "its fading": _replaced(waste_bias, "_UNTESTED", 1.0),
     "repayment": _replaced(LoadRepayment, "share", lambda self, slots: np.ones(len(slots))),
-    "its prior": _replaced(load_repayment, "_DRAFTED_GAIN", 1.0),
+    "stopping": _replaced(LevelSearch, "advises_another", lambda self, *level: True),
     "guard": lambda stack: {"guard": False},
-    "plain time": _replaced(PlainTime, "learn", lambda self, *measured: None),
+    "savings": _replaced(specfit, "UnneededLoads", lambda unused, repaid: None),
     "correction": _replaced(OnlineCorrection, "update", lambda self, cycle: None),
+    "misses": _replaced(OnlineCorrection, "_weigh_misses", lambda self: None),
     "reweighting": _replaced(correction, "_NEAR", 1e9),
 }
 
@@ -85,80 +120,93 @@ PARTS: dict[str, Part] = {
 Speeds = dict[str, float]
 
 
-def speed(
-    cell: Cell, folder: Path, predictor: str | None, slow: float, name: str, options: Any
-) -> float:
-    """Return the tokens per second of a policy in a cell, all scatters together."""
+@lru_cache(maxsize=1)
+def sets(folder: Path, purpose: str, decoding: str) -> list[tuple[Trace, RecordedTrees]]:
+    """Return the recorded sets with their trees, once for all cells."""
+    return [(trace, RecordedTrees(trace)) for trace in recorded_sets(folder, purpose, decoding)]
+
+
+def played(
+    cell: Cell, trace: Trace, trees: RecordedTrees, slow: float, name: str, options: Any
+) -> tuple[int, float]:
+    """Return the tokens and seconds of a policy that begins a set with nothing learned."""
     from specfit_runtime.predictors import make_predictor
 
-    tokens, seconds = 0, 0.0
-    own = traces(cell.model, folder)
-    for seed in SEEDS:
-        decode: RecordedDecode | None = None
-        for trace in own:
-            setting = ReplaySetting.of(trace, **cell.options(trace))
-            machine = replace(machine_of(trace, setting, setting.slots[0]), jitter=JITTER)
-            if slow:
-                plain = setting.cost.fixed_time + node_time_at(setting.cost, 1)
-                machine = replace(machine, draft_time=slow * plain)
-            if decode is None:
-                made = None if predictor is None else make_predictor(predictor)
-                policy = make_policy(name, **options)
-                decode = RecordedDecode(trace, policy, machine, made, seed=seed)
-            else:
-                decode.take(trace, machine)
-            cycles = [c for first, end in trace.prompts for c in decode.text(first, end)]
-            tokens += sum(c.committed for c in cycles)
-            seconds += sum(c.seconds for c in cycles)
-    return tokens / seconds
+    setting = ReplaySetting.of(trace, **cell.options(trace))
+    machine = replace(machine_of(trace, setting, setting.slots[0]), jitter=JITTER)
+    if slow:
+        plain = setting.cost.fixed_time + node_time_at(setting.cost, 1)
+        machine = replace(machine, draft_time=slow * plain)
+    policy = make_policy(name, **options)
+    decode = RecordedDecode(trace, policy, machine, make_predictor("frequency"))
+    cycles = [c for text in trace.prompts for c in decode.text(*text, trees=trees)]
+    return sum(c.committed for c in cycles), sum(mean_seconds(c, machine) for c in cycles)
 
 
-def run(job: tuple[Cell, Path, str | None, float]) -> Speeds:
+def speed(own: Sequence[tuple[Trace, RecordedTrees]], cell: Cell, *policy: Any) -> float:
+    """Return the tokens per second of a policy in a cell, all sets together."""
+    found = [played(cell, *each, *policy) for each in own]
+    return sum(tokens for tokens, _ in found) / sum(seconds for _, seconds in found)
+
+
+def mean_seconds(cycle: ReplayedCycle, machine: SimulatedMachine) -> float:
+    """Return what a cycle takes on the mean, without the scatter that its policy saw."""
+    cost = machine.cost_model
+    compute = cost.fixed_time + node_time_at(cost, len(cycle.choice.nodes))
+    return cycle.seconds - cycle.compute_seconds + compute
+
+
+def run(job: tuple[Cell, Path, str, str, float]) -> Speeds:
     """Return all speeds in a cell."""
-    cell, folder, predictor, slow = job
-    found = {"ar": speed(cell, folder, predictor, slow, "ar", {})}
-    found["specfit"] = speed(cell, folder, predictor, slow, "specfit", {})
+    cell, folder, purpose, decoding, slow = job
+    own = sets(folder, purpose, decoding)
+    found = {name: speed(own, cell, slow, name, {}) for name in ("ar", "specfit")}
     for name, part in PARTS.items():
         with ExitStack() as stack:
-            found[name] = speed(cell, folder, predictor, slow, "specfit", part(stack))
+            found[name] = speed(own, cell, slow, "specfit", part(stack))
     return found
 
 
 def table(found: Sequence[Speeds]) -> str:
-    """Return a row for each part."""
+    """Return a row for each part, those first that cost."""
     rows = []
     for name in ("specfit", *PARTS):
         own = [speeds[name] / speeds["specfit"] for speeds in found]
         plain = [speeds[name] / speeds["ar"] for speeds in found]
         figures = (geometric_mean(own), min(own), max(own), geometric_mean(plain), min(plain))
         title = "with all parts" if name == "specfit" else f"without {name}"
-        rows.append([title, *(f"{figure:.3f}" for figure in figures)])
-    return format_table(["specfit", "mean", "least", "most", "x ar", "least"], rows)
+        rows.append((figures[0], [title, *(f"{figure:.3f}" for figure in figures)]))
+    ordered = [rows[0], *sorted(rows[1:], reverse=True)]
+    head = ["specfit", "mean", "least", "most", "x ar", "least"]
+    return format_table(head, [row for _, row in ordered])
+
+
+def report(folder: Path, purpose: str, jobs: int) -> str:
+    """Replay everything and return the tables; say on stderr how far it is."""
+    parts = [HEAD]
+    for title, decoding, slow in SECTIONS:
+        work = [(cell, folder, purpose, decoding, slow) for cell in CELLS]
+        found = in_processes(run, work, jobs, lambda s: f"{s['specfit'] / s['ar']:.3f}")
+        n_sets = len(sets(folder, purpose, decoding))
+        heading = f"{title}, {len(work)} cells, {n_sets} sets of texts called {purpose}"
+        parts.append(f"{heading}\n\n{table(found)}\n")
+    return "\n\n".join(parts)
 
 
 def main() -> int:
-    parser = traces_parser(__doc__, OUTPUT)
-    parser.add_argument("--jobs", type=int, default=1)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--recordings", type=Path, required=True, help="folder of recordings")
+    parser.add_argument("--purpose", choices=PURPOSES, default="judge", help="which sets; judge")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--write", action="store_true", help=f"write {OUTPUT.name}")
     options = parser.parse_args()
-
-    def measured() -> str:
-        parts = [HEAD]
-        for title, own, predictor in (
-            ("True routing", cells(caches=CACHES), None),
-            ("The small model, predictor frequency", cells([SMALL], CACHES), "frequency"),
-            ("The same with a drafter that does not pay", cells([SMALL], CACHES), "frequency"),
-        ):
-            slow = SLOW if "does not pay" in title else 0.0
-            jobs = [
-                (cell, options.traces, predictor, slow)
-                for cell in own
-                if cell.precision == PRECISION
-            ]
-            found = in_processes(run, jobs, options.jobs, lambda s: f"{s['specfit'] / s['ar']:.3f}")
-            parts.append(f"{title}, {len(jobs)} cells\n\n{table(found)}\n")
-        return "\n\n".join(parts)
-
-    return publish(options, OUTPUT, measured)
+    record(options.recordings, prompt_sets(options.purpose))
+    text = report(options.recordings, options.purpose, options.jobs)
+    print(text)
+    if options.write:
+        with atomic_write(OUTPUT, "w") as handle:
+            handle.write(text)
+    return 0
 
 
 if __name__ == "__main__":

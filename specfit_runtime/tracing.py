@@ -1,11 +1,12 @@
 """Record real decoding: at every position the whole draft pool, its routing, and what is accepted.
 
-Greedy output does not depend on what is verified, so that a recording of every position with the
-whole pool lets any policy be replayed afterwards; see `specfit_opt.files.trace`.
+The text does not depend on what is verified, so that a recording of every position with the whole
+pool lets any policy be replayed afterwards; see `specfit_opt.files.trace`.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specfit_opt.checks import Whole
+from specfit_opt.checks import Real, Whole
 from specfit_opt.files import Trace
 
 from ._ambient import usual_float_errors
@@ -42,10 +43,12 @@ def record_trace(
     width: int = WIDTH,
     ignore_eos: bool = False,
     states: bool = False,
+    temperature: float = 0.0,
+    seed: int = 0,
     name: str = "",
     progress: Callable[[int, int], None] | None = None,
 ) -> Trace:
-    """Decode ``prompts`` greedily and record every position with its whole draft pool.
+    """Decode ``prompts`` and record every position with its whole draft pool.
 
     At every committed token the drafter grows a pool, the target verifies all of it, what it makes
     of each node is recorded, and one token is committed. Decoding N tokens gives N - 1 positions,
@@ -69,6 +72,10 @@ def record_trace(
     states : bool
         Whether to record the drafter's hidden states, for predictors of routing that read them:
         2 H bytes per node.
+    temperature : float
+        At which tokens are drawn; 0: the most probable ones are taken.
+    seed : int
+        Of the draws.
     name : str
         A label of the trace.
     progress : callable, optional
@@ -93,7 +100,10 @@ def record_trace(
     Notes
     -----
     The token at a position is the argmax of the target's logits, without the penalties and filters
-    that a generation config may ask for. A position costs one pass over the pool.
+    that a generation config may ask for. Where tokens are drawn, it is the argmax of the logits
+    over the temperature plus Gumbel noise, which is a draw from their softmax (Maddison, Tarlow and
+    Minka 2014, "A* sampling"). The noise belongs to a place in the text, whatever draft reaches it,
+    so that the text does not depend on what is verified. A position costs one pass over the pool.
     """
     offload = offload_of(model)
     texts = [[int(token) for token in prompt] for prompt in prompts]
@@ -104,6 +114,7 @@ def record_trace(
         ("width", width, 1),
     ):
         Whole(least)(value, name_of)
+    temperature, seed = Real()(temperature, "temperature"), Whole()(seed, "seed")
     if not texts:
         raise InvalidInputError("no prompt to record; give at least one")
     for i, text in enumerate(texts):
@@ -118,8 +129,9 @@ def record_trace(
         with loading():
             drafter.bind(model)
         for i, text in enumerate(texts):
+            draw = _Draw(temperature, seed + i)
             for position, cycle in enumerate(
-                _decode(model, drafter, pool, text, max_new_tokens, stop)
+                _decode(model, drafter, pool, text, max_new_tokens, stop, draw)
             ):
                 recording.add(i, position, cycle)
                 if progress is not None:
@@ -150,24 +162,54 @@ def _decode(
     prompt: list[int],
     max_new_tokens: int,
     stop: frozenset[int],
+    draw: _Draw,
 ) -> Iterable[_Cycle]:
-    """Yield one cycle per position of the greedy continuation of ``prompt``."""
+    """Yield one cycle per position of the continuation of ``prompt``."""
     session = TargetSession(model, feature_layers=drafter.feature_layers)
     ids = torch.tensor([prompt], dtype=torch.long, device=offload_of(model).device)
     first = session.prefill(ids)
-    token = int(first.logits[-1].argmax())
+    token = draw.tokens(first.logits[-1:], 0, np.zeros(1, dtype=np.int64))[0]
     drafter.start([*prompt, token], first.features)
-    for _ in range(max_new_tokens - 1):
+    for place in range(1, max_new_tokens):
         if token in stop:
             return
         parent, tokens, path_prob, depth, states = pool.grow(token)
         verdict = session.verify(tokens.tolist(), parent.tolist())
-        best = verdict.logits.argmax(dim=-1).tolist()
+        best = draw.tokens(verdict.logits, place, depth)
         accepted = _accepted(parent, tokens, best, stop)
         yield _Cycle(parent, tokens, path_prob, depth, accepted, verdict.experts, states)
         session.commit([0])
         token = best[0]
         drafter.commit([token], None if verdict.features is None else verdict.features[[0]])
+
+
+class _Draw:
+    """The target's token after each node of one text: the most probable one, or one drawn."""
+
+    def __init__(self, temperature: float, seed: int) -> None:
+        self._temperature = temperature
+        self._random = torch.Generator().manual_seed(seed)
+        self._noise: deque[Tensor] = deque()
+        self._first = 0
+
+    def tokens(self, logits: Tensor, place: int, depth: NDArray[np.int64]) -> list[int]:
+        """Return the tokens after nodes, of which the root stands before ``place`` in the text."""
+        if self._temperature:
+            # Double precision, so that a small temperature does not overflow.
+            noise = self._of_places(place, int(depth[-1]) + 1, logits.shape[-1])
+            logits = logits.double() / self._temperature + noise[depth].to(logits.device)
+        best: list[int] = logits.argmax(dim=-1).tolist()
+        return best
+
+    def _of_places(self, place: int, n: int, width: int) -> Tensor:
+        """Return Gumbel noise of ``n`` places, float64 [n, width]; places only rise."""
+        while self._first < place:
+            self._noise.popleft()
+            self._first += 1
+        while len(self._noise) < n:
+            waiting = torch.empty(width, dtype=torch.float64)
+            self._noise.append(-waiting.exponential_(generator=self._random).log())
+        return torch.stack([self._noise[i] for i in range(n)])
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,10 +9,6 @@ from numpy.typing import NDArray
 
 from ..expert_union import expert_union
 
-#: How likely a token uses an expert before anything was seen of such experts, over what it is for
-#: any expert that is not in the cache: experts that a draft uses, and experts that were evicted.
-#: Chosen by the replays of docs/results/best_fixed.rst.
-_DRAFTED_GAIN, _EVICTED_GAIN = 6.0, 1.0
 #: Tokens times experts that this stands for, and those that the figure of all layers stands for in
 #: one.
 _POOLED_EXPOSURE, _LAYER_EXPOSURE = 100.0, 30.0
@@ -110,6 +106,7 @@ class LoadRepayment:
         Notes
         -----
         1 before the first pass was learned from: the experts that a token uses are not known then.
+        In a full cache it is 1 until drafted experts were seen to be used more than evicted ones.
         """
         assert self._resident is not None  # look comes first
         if not self._top_k:
@@ -118,8 +115,9 @@ class LoadRepayment:
         first = _FIRST_TOKENS * self._top_k
         absent = self._absent + _FIRST_TOKENS * self._n_experts
         loaded, needed = (self._loads + first) / absent, (self._needed + first) / absent
-        used = self._drafted.rate(_DRAFTED_GAIN * needed)
-        missed = self._evicted.rate(_EVICTED_GAIN * needed)
+        # Before anything was seen of them, both are used like any expert that is not in the cache.
+        used = self._drafted.rate(needed)
+        missed = self._evicted.rate(needed)
         # Experts outside of the full cache, and of the cache as it is.
         full = np.maximum(self._n_experts - slots, 0)
         now = np.maximum((~self._resident).sum(axis=1), np.maximum(full, 1))

@@ -1,7 +1,7 @@
 """Recorded decoding: the draft tree, true routing and acceptance at every position of a text.
 
 A trace is one ``.npz`` archive without pickles. It holds one cycle per committed position, so a
-policy that emits m tokens goes on at the cycle m positions later: greedy output does not depend on
+policy that emits m tokens goes on at the cycle m positions later: the text does not depend on
 the policy, and any policy can be replayed.
 
 ====================  ====================  ======================================================
@@ -14,7 +14,7 @@ array                 dtype, shape          meaning
 ``token``             int32 (N,)            token id
 ``path_prob``         float32 (N,)          product of the drafter's probabilities
 ``depth``             int16 (N,)            edges from the root
-``accepted``          bool (N,)             on the target's greedy path; the root always is
+``accepted``          bool (N,)             on the path that the target takes; the root always is
 ``experts``           int16 (N, L, k)       expert ids, -1 pads; int32 where ids exceed int16
 ``n_experts``         integer               experts per layer
 ``expert_bytes``      int64 (L,)            optional: bytes of one expert of each layer
@@ -103,7 +103,7 @@ class TraceCycle:
 
     @property
     def accepted(self) -> NDArray[np.bool_]:
-        """Whether each node is on the target's greedy path."""
+        """Whether each node is on the path that the target takes."""
         return self.trace.accepted[self._nodes]
 
     @property

@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "trace",
         help="record decoding with its draft trees, for specfit replay",
-        description="Decode prompts greedily. At every position the drafter grows its whole pool, "
+        description="Decode prompts. At every position the drafter grows its whole pool, "
         "the target verifies it, and probabilities, acceptance and the experts of every node are "
         "recorded. `specfit replay FILE` walks the recording under any policy, cache and machine.",
     )
@@ -48,6 +48,16 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--width", type=int, default=4, metavar="N", help="nodes that a level expands (4)"
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.0,
+        metavar="T",
+        help="draw tokens at this temperature (0: take the most probable one, the default)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of the random numbers (0)"
     )
     parser.add_argument(
         "--states",
@@ -99,6 +109,8 @@ def _record(args: argparse.Namespace, prompts: list[str]) -> None:
             width=args.width,
             ignore_eos=args.ignore_eos,
             states=args.states,
+            temperature=args.temperature,
+            seed=args.seed,
             name=Path(args.output).stem,
             progress=progress,
         )

@@ -20,7 +20,7 @@ from specfit_runtime.errors import BusyError, InvalidInputError
 from specfit_runtime.exclusive import exclusively
 from specfit_runtime.load import load_offloaded
 from specfit_runtime.offload import BUSY, offload_of
-from specfit_runtime.tracing import record_trace
+from specfit_runtime.tracing import _Draw, record_trace
 
 NEW = 12
 LEVELS = 3
@@ -220,6 +220,34 @@ def test_states_of_a_drafter_without_any_are_refused(model):
         )
 
 
+def test_drawn_text_does_not_depend_on_what_is_drafted(model, folder, tmp_path):
+    """Whatever is accepted of a pool is what later positions hold: any policy can be replayed."""
+    options: dict[str, Any] = {"max_new_tokens": NEW, "levels": LEVELS, "temperature": 1.0}
+    names = [f"lm:{folder}", _drafter("lm", folder, tmp_path), "prompt-lookup"]
+    found = [record_trace(model, make_drafter(name), PROMPTS, **options) for name in names]
+    texts = [[trace.token[trace.cycle_start[:-1]].tolist()] for trace in found]
+    assert texts[0] == texts[1] == texts[2]
+    for trace in found:
+        for first, end in trace.prompts:
+            text = [int(trace.cycle(i).token[0]) for i in range(first, end)]
+            for i in range(first, end):
+                cycle = trace.cycle(i)
+                ahead = text[i - first :]
+                path = cycle.token[cycle.accepted].tolist()
+                assert path[: len(ahead)] == ahead[: len(path)]
+    other = record_trace(model, make_drafter(names[0]), PROMPTS, seed=7, **options)
+    assert other.token[other.cycle_start[:-1]].tolist() != texts[0][0]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_tokens_are_drawn_from_the_softmax(temperature):
+    draw = _Draw(temperature, seed=3)
+    logits, n = torch.tensor([[0.0, 1.0, 2.0]]), 4000
+    taken = [draw.tokens(logits, place, np.zeros(1, dtype=np.int64))[0] for place in range(n)]
+    share = np.bincount(taken, minlength=3) / n
+    np.testing.assert_allclose(share, torch.softmax(logits[0] / temperature, 0), atol=0.025)
+
+
 def test_the_recording_ends_where_the_text_ends(model, folder, texts, monkeypatch):
     # The fifth token of the first text becomes an end token; the second may have it too.
     end = texts[0][4]
@@ -262,6 +290,8 @@ def test_beyond_the_stated_context_it_records_on(tmp_path):
         ({"levels": 0}, "levels must be a whole number of at least 1"),
         ({"top_k": 0}, "top_k must be a whole number of at least 1"),
         ({"width": 0}, "width must be a whole number of at least 1"),
+        ({"temperature": -1.0}, "temperature must be a finite number of at least 0"),
+        ({"seed": -1}, "seed must be a whole number of at least 0"),
     ],
 )
 def test_bad_requests_are_refused(changes, message, model):
