@@ -28,11 +28,9 @@ from specfit_opt.control.acceptance_calibration import AcceptanceCalibrator
 from specfit_opt.control.correction import OnlineCorrection
 from specfit_opt.control.load_repayment import LoadRepayment
 from specfit_opt.control.waste_bias import WasteBias
-from specfit_opt.control.waste_prices import WastePrices
 from specfit_opt.files import Trace
 from specfit_opt.files.atomic import atomic_write
 from specfit_opt.policies import make_policy, specfit
-from specfit_opt.policies.level_search import LevelSearch
 from specfit_opt.replay import RecordedDecode, ReplayedCycle, ReplaySetting, SimulatedMachine
 from specfit_opt.replay.recorded_decode import RecordedTrees
 from specfit_opt.replay.replay import machine_of
@@ -76,12 +74,10 @@ the mean times. Drawn: text at temperature 1; slow: the drafter takes {SLOW} of 
 nothing for each level, so that speculation does not pay.
 
 calibration    probabilities of acceptance are learned, not the drafter's own
-waste prices   only loads that the text does not need anyway are charged
 bias           a charge per rejected node for what such nodes load beyond the prediction
 its prior      at first, such a node is taken to load a fifth of what a token does
 its fading     the charge fades while it keeps everything from being verified
 repayment      loads for rejected nodes are charged less what the cache pays back
-stopping       a level is drafted if it is expected to pay, not always
 guard          speculation rests when it loses against plain decoding
 savings        what unneeded loads are expected to save counts as gained
 correction     times are learned, not taken from the profile (which is right here, but for misses)
@@ -103,12 +99,10 @@ def _replaced(target: Any, name: str, value: Any) -> Part:
 
 PARTS: dict[str, Part] = {
     "calibration": _replaced(AcceptanceCalibrator, "observe", lambda self, *cycle: None),
-    "waste prices": _replaced(WastePrices, "table", lambda self: self._time.copy()),
     "bias": _replaced(WasteBias, "seconds", property(lambda self: 0.0)),
     "its prior": _replaced(waste_bias, "_PRIOR_SHARE", 0.0),
     "its fading": _replaced(waste_bias, "_UNTESTED", 1.0),
     "repayment": _replaced(LoadRepayment, "share", lambda self, slots: np.ones(len(slots))),
-    "stopping": _replaced(LevelSearch, "advises_another", lambda self, *level: True),
     "guard": lambda stack: {"guard": False},
     "savings": _replaced(specfit, "UnneededLoads", lambda unused, repaid: None),
     "correction": _replaced(OnlineCorrection, "update", lambda self, cycle: None),
