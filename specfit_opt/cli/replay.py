@@ -35,8 +35,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         nargs="+",
         action="extend",
         metavar="NAME",
-        help="policies; default: plain decoding, fixed chains and trees, evict, ecospec, s2moe, ratio and "
-        "specfit",
+        help="policies; default: plain decoding, fixed chains and trees, evict, ecospec, s2moe, "
+        "ratio and specfit",
     )
     parser.add_argument(
         "files", nargs="*", metavar="TRACE", help="recorded traces (.npz); default: the example"
