@@ -44,8 +44,8 @@ def _add_cell_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         metavar="NAME",
-        help="policies; default: plain decoding, fixed chains and trees, evict, ecospec, s2moe, ratio and "
-        "specfit",
+        help="policies; default: plain decoding, fixed chains and trees, evict, ecospec, s2moe, "
+        "ratio and specfit",
     )
     parser.add_argument(
         "files", nargs="*", metavar="TRACE", help="recorded traces (.npz); default: the example"

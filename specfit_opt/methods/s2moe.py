@@ -166,7 +166,7 @@ def _elements(instance: Instance) -> NDArray[np.int64]:
 
 
 def element_numbers(experts: NDArray[np.integer], n_experts: int) -> NDArray[np.int64]:
-    """Number experts over all layers: shape (n, L, k) to (n, L * k); -1 pads."""
+    """Return experts by one number over all layers: shape (n, L, k) to (n, L * k); -1 pads."""
     first = np.arange(experts.shape[1], dtype=np.int64)[:, None] * n_experts
     numbers: NDArray[np.int64] = np.where(experts < 0, -1, experts + first)
     return numbers.reshape(len(experts), -1)
