@@ -19,6 +19,7 @@ from ..files import Trace
 from ..policies import Choice, CycleState, Outcome, Policy
 from ..routing_predictor import RoutingPredictor
 from ..solution import node_time_at
+from .overlap import Overlap
 from .recorded_drafter import RecordedTree
 from .recorded_view import RecordedView
 from .true_routing import TrueRouting
@@ -42,6 +43,8 @@ class SimulatedMachine:
         Every expert is in fast memory from the start; there are as many slots then.
     jitter : float
         Relative scatter of the time of a pass, exponentially distributed around its mean.
+    overlap : Overlap or None
+        What is fetched early within a pass; None: transfer and compute take turns.
     """
 
     cost_model: CostModel
@@ -50,6 +53,7 @@ class SimulatedMachine:
     cache_policy: str = DEFAULT_CACHE_RULE
     all_resident: bool = False
     jitter: float = 0.0
+    overlap: Overlap | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +73,13 @@ class ReplayedCycle:
     used : int
         Experts used, summed over the layers.
     misses : ndarray of int64, shape (L,)
+    waits : ndarray of float64, shape (L,)
+        Seconds that each layer waited for them.
+    wasted : ndarray of float64, shape (L,)
+        Experts that were fetched early and not used: a mean, not a count.
     compute_seconds, draft_seconds, transfer_seconds : float
+    hidden_seconds : float
+        Transfer behind compute, a part of ``compute_seconds``.
     """
 
     choice: Choice
@@ -79,9 +89,12 @@ class ReplayedCycle:
     expected_tokens: float
     used: int
     misses: NDArray[np.int64]
+    waits: NDArray[np.float64]
+    wasted: NDArray[np.float64]
     compute_seconds: float
     draft_seconds: float
     transfer_seconds: float
+    hidden_seconds: float
 
     @property
     def seconds(self) -> float:
@@ -252,6 +265,14 @@ class RecordedDecode:
         noise = 1.0
         if machine.jitter:
             noise += machine.jitter * float(self._rng.standard_exponential() - 1.0)
+        compute = (cost.fixed_time + node_time) * noise
+        time = _layer_time(cost)
+        waits, wasted = misses * time, np.zeros(len(time))
+        hidden_seconds = 0.0
+        if machine.overlap is not None:
+            hidden = machine.overlap.hidden(waits, compute)
+            waits, hidden_seconds = waits - hidden, float(hidden.sum())
+            wasted = machine.overlap.wasted(hidden) / np.where(time > 0.0, time, 1.0)
         return ReplayedCycle(
             choice=choice,
             levels=levels,
@@ -263,9 +284,12 @@ class RecordedDecode:
             ),
             used=n_used,
             misses=misses,
-            compute_seconds=(cost.fixed_time + node_time) * noise,
+            waits=waits,
+            wasted=wasted,
+            compute_seconds=compute,
             draft_seconds=drafting,
-            transfer_seconds=float(misses @ _layer_time(cost)) + hits * cost.resident_time,
+            transfer_seconds=float(waits.sum()) + hits * cost.resident_time,
+            hidden_seconds=hidden_seconds,
         )
 
     def _outcome(self, view: RecordedView, choice: Choice, cycle: ReplayedCycle) -> Outcome:
@@ -307,7 +331,7 @@ class RecordedDecode:
                     predicted_misses=predicted,
                     realised_misses=cycle.misses,
                     compute_seconds=cycle.compute_seconds,
-                    wait_seconds=float(cycle.misses @ _layer_time(self.machine.cost_model)),
+                    wait_seconds=float(cycle.waits.sum()),
                     draft_seconds=tuple(view.level_seconds[: view.levels]),
                 )
             )

@@ -16,6 +16,7 @@ from ..files import Trace
 from ..policies import FIXED_POLICIES, Policy, make_policy
 from ..profiles import HardwareProfile
 from ..routing_predictor import RoutingPredictor
+from .overlap import Overlap
 from .recorded_decode import RecordedDecode, RecordedTrees, ReplayedCycle, SimulatedMachine
 from .result import ReplayResult
 from .setting import ReplaySetting
@@ -35,6 +36,7 @@ def replay(
     layer_repeat: int | None = None,
     cache_policy: str = DEFAULT_CACHE_RULE,
     warmup: int = WARMUP,
+    overlap: Overlap | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ReplayResult]:
     """Replay recorded decoding under several policies and cache sizes, the cache in the loop.
@@ -73,6 +75,8 @@ def replay(
     warmup : int
         Positions at the start of each text that stand for its prompt: they are decoded plainly and
         not counted.
+    overlap : Overlap, optional
+        What the machine hides of its transfers behind compute; None: nothing.
     progress : callable, optional
         Called as ``progress(done, total)`` after every text, in positions over all combinations.
 
@@ -91,8 +95,9 @@ def replay(
     Notes
     -----
     Time of a pass = ``fixed_time`` + ``draft_time`` per drafted level + ``node_time`` of the nodes
-    verified + the experts loaded, and resident ones where the profile charges for them. A pass that
-    reaches past the end of a text counts whole.
+    verified + the experts loaded, and resident ones where the profile charges for them. With
+    ``overlap``, of the experts loaded only the part that does not hide. A pass that reaches past
+    the end of a text counts whole.
 
     Examples
     --------
@@ -116,6 +121,7 @@ def replay(
             expert_bytes=expert_bytes,
             layer_repeat=layer_repeat,
             cache_policy=cache_policy,
+            overlap=overlap,
         )
         for trace in texts
     ]
@@ -214,6 +220,7 @@ def machine_of(trace: Trace, setting: ReplaySetting, slots: int) -> SimulatedMac
         slots=slots,
         cache_policy=DEFAULT_CACHE_RULE if setting.cache is None else setting.cache.name,
         all_resident=setting.cache is None,
+        overlap=setting.overlap,
     )
 
 
@@ -226,6 +233,7 @@ def _result(
 ) -> ReplayResult:
     cycles = [cycle for text in texts for cycle in text]
     missed = sum((c.misses for c in cycles), np.zeros(trace.n_layers, dtype=np.int64))
+    wasted = sum((c.wasted for c in cycles), np.zeros(trace.n_layers))
     misses = int(missed.sum())
     compute = sum(c.compute_seconds for c in cycles)
     drafting = sum(c.draft_seconds for c in cycles)
@@ -248,9 +256,11 @@ def _result(
         levels=sum(c.levels for c in cycles),
         misses=misses,
         hits=sum(c.used for c in cycles) - misses,
-        bytes=round(float(missed @ setting.layer_bytes)),
+        bytes=round(float((missed + wasted) @ setting.layer_bytes)),
+        wasted_prefetch_bytes=round(float(wasted @ setting.layer_bytes)),
         seconds=compute + drafting + transfer,
         compute_seconds=compute,
         draft_seconds=drafting,
         transfer_seconds=transfer,
+        hidden_seconds=sum(c.hidden_seconds for c in cycles),
     )

@@ -39,12 +39,16 @@ class ReplayResult:
     misses, hits : int
         Experts of the passes' unions that were not resident, and that were.
     bytes : int
-        Bytes loaded.
+        Bytes loaded, those in vain included.
+    wasted_prefetch_bytes : int
+        Bytes that were fetched early and not used; 0 without overlap.
     seconds : float
         ``compute_seconds + draft_seconds + transfer_seconds``.
     compute_seconds, draft_seconds, transfer_seconds : float
         Passes without experts, drafting, and experts (loaded, or read from fast memory where the
-        profile charges for it).
+        profile charges for it); what hides behind compute is in ``compute_seconds`` alone.
+    hidden_seconds : float
+        Seconds of transfer that hid behind compute; 0 without overlap.
     """
 
     trace: str
@@ -65,10 +69,12 @@ class ReplayResult:
     misses: int
     hits: int
     bytes: int
+    wasted_prefetch_bytes: int
     seconds: float
     compute_seconds: float
     draft_seconds: float
     transfer_seconds: float
+    hidden_seconds: float
 
     tokens_per_second = Rate(
         "tokens", "seconds", "The figure to compare policies by; NaN without a counted pass."
