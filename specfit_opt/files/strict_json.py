@@ -24,12 +24,10 @@ import numpy as np
 from ..checks import Kind, checked, shown
 from ..errors import InvalidInputError
 from ..schema import Record
-from .regular_file import open_regular, printable, read_regular
+from .regular_file import printable, read_regular
 
 #: Bytes of a file, unless the format says otherwise.
 MAX_BYTES = 16 * 2**20
-#: Bytes of one line of a file of JSON lines.
-MAX_LINE = 2**20
 #: Values in one document: what bounds the memory, up to 200 bytes each.
 MAX_VALUES = 2**20
 #: Lists and objects around a value.
@@ -87,37 +85,6 @@ def read_json(
     return parse_json(
         content, printable(path), kind, values=values, error=error or InvalidInputError
     )
-
-
-def read_json_lines(
-    path: str | os.PathLike[str], kind: Kind = _ANY_OBJECT, *, limit: int = MAX_BYTES
-) -> Iterator[tuple[int, Any]]:
-    """Yield the number of each line, from 1, and what it holds, as it is read.
-
-    Parameters
-    ----------
-    path : str or path-like
-        A regular file, one value a line. A line has at most `MAX_LINE` bytes.
-    kind : Kind
-        What a line holds.
-    limit : int
-        Bytes that the file may have.
-
-    Raises
-    ------
-    InvalidInputError
-        For what a line holds. Names the file, the line and the place.
-    OSError
-        If the file cannot be opened.
-    """
-    with open_regular(path, limit) as handle:
-        number = 0
-        while line := handle.readline(MAX_LINE + 1):
-            number += 1
-            where = f"{printable(path)}, line {number}"
-            if len(line) > MAX_LINE:
-                raise InvalidInputError(f"{where}: has more than {MAX_LINE} bytes")
-            yield number, parse_json(line, where, kind)
 
 
 def parse_json(

@@ -17,7 +17,6 @@ from specfit_opt.files.strict_json import (
     MAX_DIGITS,
     parse_json,
     read_json,
-    read_json_lines,
 )
 from specfit_opt.schema import ListOf, Record
 
@@ -136,15 +135,3 @@ def test_a_file_whose_size_the_system_does_not_tell() -> None:
     assert os.stat("/proc/self/maps").st_size == 0
     with pytest.raises(InvalidInputError, match="at most 99 are read"):
         read_json("/proc/self/maps", limit=99)
-
-
-def test_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"a": 1}\n{"a": 2}\n{"a": }\n')
-    lines = read_json_lines(path)
-    assert [next(lines), next(lines)] == [(1, {"a": 1}), (2, {"a": 2})]
-    with pytest.raises(InvalidInputError, match=r"a\.jsonl, line 3: no JSON, or cut short"):
-        next(lines)
-    monkeypatch.setattr(strict_json, "MAX_LINE", 8)
-    with pytest.raises(InvalidInputError, match=r"a\.jsonl, line 1: has more than 8 bytes"):
-        next(read_json_lines(path))
