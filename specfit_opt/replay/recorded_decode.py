@@ -333,6 +333,7 @@ class RecordedDecode:
                     compute_seconds=cycle.compute_seconds,
                     wait_seconds=float(cycle.waits.sum()),
                     draft_seconds=tuple(view.level_seconds[: view.levels]),
+                    hidden_seconds=cycle.hidden_seconds,
                 )
             )
         policy.observe(outcome)

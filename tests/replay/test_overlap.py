@@ -33,19 +33,22 @@ def test_nothing_guessed_or_no_time_is_no_overlap(shares: dict[str, float]) -> N
     assert [r.hidden_seconds for r in played] == [0.0, 0.0]
 
 
-def test_the_price_that_is_learned_is_that_of_the_waits() -> None:
-    # All of the misses are guessed, and the time is there: nothing is waited for.
+@pytest.mark.parametrize("overlap", [None, Overlap(), Overlap(1.0, 1.0, 50.0)])
+def test_an_expert_costs_what_the_link_takes_and_a_pass_what_it_waits(
+    overlap: Overlap | None,
+) -> None:
     trace = example_trace()
     cost = CostModel(0.02, 1e-4, np.full(trace.n_layers, 1e-4))
-    for overlap, share in ((None, 1.0), (Overlap(1.0, 1.0, 50.0), 0.0)):
-        machine = SimulatedMachine(cost, 1e-3, slots=16, overlap=overlap)
-        decode = RecordedDecode(trace, make_policy("specfit"), machine)
-        cycles = [cycle for first, end in trace.prompts for cycle in decode.text(first, end)]
-        assert decode.correction.cost_model().expert_time == pytest.approx(1e-4 * share)
-        moved = math.fsum(float(c.misses.sum()) * 1e-4 for c in cycles)
-        assert math.fsum(c.hidden_seconds + c.transfer_seconds for c in cycles) == pytest.approx(
-            moved
-        )
+    machine = SimulatedMachine(cost, 1e-3, slots=16, overlap=overlap)
+    decode = RecordedDecode(trace, make_policy("specfit"), machine)
+    cycles = [cycle for first, end in trace.prompts for cycle in decode.text(first, end)]
+    assert decode.correction.cost_model().expert_time == pytest.approx(1e-4)
+    moved = [float(c.misses.sum()) * 1e-4 for c in cycles]
+    for cycle, seconds in zip(cycles, moved, strict=True):
+        assert cycle.hidden_seconds + cycle.transfer_seconds == pytest.approx(seconds)
+    if overlap is not None:
+        assert math.fsum(c.hidden_seconds for c in cycles) > 0.2 * math.fsum(moved)
+    assert abs(decode.correction.error().bias) < 0.01
 
 
 @pytest.mark.parametrize(
