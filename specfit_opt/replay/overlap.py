@@ -50,7 +50,7 @@ class Overlap:
     Examples
     --------
     >>> overlap = Overlap()
-    >>> overlap.hidden([4e-4, 4e-3], compute=2e-3).tolist()
+    >>> overlap.hidden(np.array([4e-4, 4e-3]), compute=2e-3).round(6).tolist()
     [0.0002, 0.0009]
     """
 
@@ -70,7 +70,7 @@ class Overlap:
 
         Parameters
         ----------
-        moving : array_like of float, shape (L,)
+        moving : ndarray of float64, shape (L,)
             Seconds that each layer's missing experts take on the link.
         compute : float
             Seconds of the pass without them.
@@ -80,7 +80,7 @@ class Overlap:
         ndarray of float64, shape (L,)
         """
         free = self.precision * self.window * compute / max(len(moving), 1)
-        hidden: NDArray[np.float64] = np.minimum(free, self.coverage * np.asarray(moving))
+        hidden: NDArray[np.float64] = np.minimum(free, self.coverage * moving)
         return hidden
 
     def wasted(self, hidden: NDArray[np.float64]) -> NDArray[np.float64]:
