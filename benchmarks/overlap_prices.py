@@ -7,7 +7,7 @@ traces are chosen from, with the cache as a decode at full prices leaves it, and
 judged by that time.
 Prices are fitted on the first simulation of a model and judged on the second. The traces are
 optional material beside the checkout; ``--write`` replaces the file that the documentation shows.
-Two minutes on one core.
+Some minutes on one core.
 """
 
 from __future__ import annotations
