@@ -63,13 +63,14 @@ def naive_replay(
     resident_time: float = 0.0,
     all_resident: bool = False,
     warmup: int = 12,
+    overlap: tuple[float, float, float] | None = None,
 ) -> dict[str, Any]:
     start = trace.cycle_start.tolist()
     n_layers = trace.experts.shape[1]
     total = dict.fromkeys(
         ("tokens", "passes", "misses", "hits", "bytes", "nodes", "levels", "predicted"), 0
     )
-    total["seconds"] = 0.0
+    total["seconds"] = total["hidden"] = total["wasted"] = 0.0
     cycles = len(start) - 1
     at = 0
     while at < cycles:
@@ -90,7 +91,9 @@ def naive_replay(
             chosen, levels = choose(at, parent, prob, depth) if counted else ([0], 0)
             number += 1
             misses = hits = size = 0
-            seconds = fixed_time + draft_time * levels + node_time(len(chosen))
+            hidden = wasted = 0.0
+            compute = fixed_time + node_time(len(chosen))
+            seconds = compute + draft_time * levels
             for layer in range(n_layers):
                 union = set()
                 for v in chosen:
@@ -100,13 +103,21 @@ def naive_replay(
                 lacking = set() if all_resident else union - set(stamp[layer])
                 misses += len(lacking)
                 hits += len(union) - len(lacking)
-                size += len(lacking) * expert_bytes[layer] * layer_repeat
+                needed = len(lacking) * expert_bytes[layer] * layer_repeat
+                size += needed
+                if overlap is not None:
+                    coverage, precision, window = overlap
+                    # All guesses, right and wrong, as far as they come in the time there is.
+                    guessed = coverage * needed / bandwidth / precision
+                    moved = min(guessed, window * compute / n_layers)
+                    hidden += precision * moved
+                    wasted += (1.0 - precision) * moved * bandwidth
                 for e in union:
                     stamp[layer][e] = number
                 while len(stamp[layer]) > slots:
                     oldest = min(stamp[layer].items(), key=lambda item: (item[1], item[0]))
                     del stamp[layer][oldest[0]]
-            seconds += size / bandwidth + hits * resident_time
+            seconds += size / bandwidth - hidden + hits * resident_time
             emitted = 1
             node = 0
             while True:
@@ -128,5 +139,7 @@ def naive_replay(
                 total["levels"] += levels
                 total["predicted"] += sum(prob[v] for v in chosen)
                 total["seconds"] += seconds
+                total["hidden"] += hidden
+                total["wasted"] += wasted
         at = end
     return total

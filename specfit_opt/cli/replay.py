@@ -10,11 +10,13 @@ from ..caches import CACHE_RULES, DEFAULT_CACHE_RULE
 from ..files import Trace, load_trace
 from ..policies import POLICIES
 from ..profiles import load_profile
-from ..replay import WARMUP, ReplayResult, replay, replay_table, summarise
+from ..replay import WARMUP, Overlap, ReplayResult, replay, replay_table, summarise
 from ..routing_predictor import RoutingPredictor
 from ..text import format_table
 from .inputs import add_machine_options, check_distinct
 from .output import note, print_json, progress_bar
+
+_OVERLAP = Overlap()
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -64,6 +66,12 @@ def _add_cell_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"positions per prompt that are decoded plainly and not counted ({WARMUP})",
     )
+    parser.add_argument(
+        "--overlap",
+        action="store_true",
+        help=f"while a layer computes, {_OVERLAP.coverage:.0%} of what the next one lacks is "
+        f"fetched early, at a precision of {_OVERLAP.precision:.0%}".replace("%", "%%"),
+    )
 
 
 def run(
@@ -98,6 +106,7 @@ def run(
                     layer_repeat=args.layer_repeat,
                     cache_policy=args.cache_policy,
                     warmup=args.warmup,
+                    overlap=_OVERLAP if args.overlap else None,
                     progress=report,
                 )
     # As they were named, which the replays by model are not.

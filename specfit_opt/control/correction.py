@@ -70,6 +70,9 @@ class CycleMeasurement:
         Wall time of choosing and of deciding to stop, all levels together.
     other_seconds : float
         Wall time of the cycle that none of the others covers.
+    hidden_seconds : float
+        Transfer of experts that the pass used, for which it did not wait because it was computing;
+        a part of ``compute_seconds``.
 
     Raises
     ------
@@ -85,13 +88,15 @@ class CycleMeasurement:
     draft_seconds: tuple[float, ...] = ()
     search_seconds: float = 0.0
     other_seconds: float = 0.0
+    hidden_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         def put(name: str, value: Any) -> None:
             object.__setattr__(self, name, value)
 
         put("n_nodes", Whole(1)(self.n_nodes, "n_nodes"))
-        for name in ("compute_seconds", "wait_seconds", "search_seconds", "other_seconds"):
+        for name in ("compute", "wait", "search", "other", "hidden"):
+            name = f"{name}_seconds"
             put(name, Real()(getattr(self, name), name))
         put("draft_seconds", tuple(ListOf(Real())(self.draft_seconds, "draft_seconds")))
         for name in ("predicted_misses", "realised_misses"):
@@ -180,14 +185,17 @@ class OnlineCorrection:
       handling, by least squares over the last ``WINDOW`` cycles, in relative terms, reweighted so
       that cycles far off hardly count; :math:`a` is held to the order of :math:`0.3\,g(1)`,
       :math:`b` to :math:`0.03\,g(1)`, :math:`d` to 0.2;
-    * transfer: :math:`\tau`, the interquartile mean ratio of waiting to :math:`x`; prefetching and
-      overlap show here;
+    * transfer: :math:`\tau`, the interquartile mean ratio to :math:`x` of waiting and of what hid
+      behind compute together, and that of the latter alone, :math:`\eta`;
     * misses: :math:`\rho_l`, realised over predicted, with exponential forgetting; a layer that
       has seen little leans on the ratio of all layers;
     * a level's drafting, a level's search and the rest of a cycle: interquartile means.
 
     The corrected model charges :math:`\rho_l (\tau + s c + d)\,t_l` for an expert and the rest of
-    the cycle as fixed time; the search is part of :meth:`level_time`. Every estimate starts at what
+    the cycle as fixed time; the search is part of :meth:`level_time`. What hides is not taken off
+    the price: where there is time left to hide it, the price decides little, and where there is
+    none, one expert more is waited for in full (section on overlap of the theory page). It is taken
+    off what :meth:`predict` says. Every estimate starts at what
     the profile says, and the profile counts as two or three cycles that are forgotten like the
     others.
 
@@ -221,6 +229,7 @@ class OnlineCorrection:
         share: float = Real(most=1.0)(handling, "handling")
         self._compute = _ComputeFit(base, share)
         self._transfer = RecentRatio(WINDOW, 1.0 - share)
+        self._hidden = RecentRatio(WINDOW, 0.0)
         self._drafts = [RecentAverage(WINDOW, (t, t)) for t in self._draft_base]
         self._search = RecentAverage(WINDOW)
         self._other = RecentAverage(WINDOW)
@@ -228,7 +237,7 @@ class OnlineCorrection:
         self._predicted = np.ones(self.n_layers)
         self._realised = np.ones(self.n_layers)
         self._ratio = np.ones(self.n_layers)
-        self._scale = 1.0 - share
+        self._scale, self._hidden_scale = 1.0 - share, 0.0
         self._updates = 0
         self._model: CostModel | None = None
         self._cycles = 0
@@ -258,7 +267,8 @@ class OnlineCorrection:
         moving = float(cycle.realised_misses @ self._layer_time)
         self._compute.add(cycle.n_nodes, cycle.compute_seconds, moving)
         if moving > 0.0:
-            self._transfer.add(cycle.wait_seconds, moving)
+            self._transfer.add(cycle.wait_seconds + cycle.hidden_seconds, moving)
+            self._hidden.add(cycle.hidden_seconds, moving)
         levels = len(cycle.draft_seconds)
         while len(self._drafts) < levels:
             self._drafts.append(RecentAverage(WINDOW))
@@ -273,6 +283,7 @@ class OnlineCorrection:
         self._updates += 1
         if self._updates <= WINDOW or self._updates % _REFRESH == 0:
             self._scale = min(self._transfer.value, MOST_SCALE)
+            self._hidden_scale = min(self._hidden.value, self._scale)
             self._compute.fit()
             self._weigh_misses()
             self._model = None
@@ -330,7 +341,8 @@ class OnlineCorrection:
         float
         """
         loads = np.asarray(misses, dtype=np.float64)
-        transfer = self._expert_scale * float((loads * self._ratio) @ self._layer_time)
+        scale = self._expert_scale - self._hidden_scale
+        transfer = scale * float((loads * self._ratio) @ self._layer_time)
         drafting = sum(self._draft_seconds(level) for level in range(1, levels + 1))
         drafting += levels * self._search.value
         model = self.cost_model()
@@ -348,7 +360,7 @@ class OnlineCorrection:
 
     @property
     def _expert_scale(self) -> float:
-        """What a missed expert costs, waiting and handling, over what the profile says."""
+        """What a missed expert takes, link and handling, over what the profile says."""
         return self._scale + self._compute.handling
 
     def _draft_seconds(self, level: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .overlap import Overlap
 from .recorded_decode import RecordedDecode, ReplayedCycle, SimulatedMachine
 from .recorded_view import RecordedView
 from .replay import WARMUP, default_policies, replay
@@ -12,6 +13,7 @@ from .summary import PolicySummary, replay_table, summarise
 __all__ = [
     "DEFAULT_CACHE",
     "WARMUP",
+    "Overlap",
     "PolicySummary",
     "RecordedDecode",
     "RecordedView",

@@ -20,6 +20,7 @@ from ..policies import Choice, CycleState, Outcome, Policy
 from ..profiles import PolicyTime, time_of
 from ..routing_predictor import RoutingPredictor
 from ..solution import node_time_at
+from .overlap import Overlap
 from .recorded_drafter import RecordedTree
 from .recorded_view import RecordedView
 from .true_routing import TrueRouting
@@ -47,6 +48,8 @@ class SimulatedMachine:
         Seconds of predicting the routing of a level, or of the root.
     policy_time : mapping of str to PolicyTime
         See :func:`specfit_opt.profiles.time_of`; empty: what policies do is free.
+    overlap : Overlap or None
+        What is fetched early within a pass; None: transfer and compute take turns.
     """
 
     cost_model: CostModel
@@ -57,6 +60,7 @@ class SimulatedMachine:
     jitter: float = 0.0
     prediction_time: float = 0.0
     policy_time: Mapping[str, PolicyTime] = field(default_factory=dict)
+    overlap: Overlap | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +80,13 @@ class ReplayedCycle:
     used : int
         Experts used, summed over the layers.
     misses : ndarray of int64, shape (L,)
+    waits : ndarray of float64, shape (L,)
+        Seconds that each layer waited for them.
+    wasted : ndarray of float64, shape (L,)
+        Experts that were fetched early and not used: a mean, not a count.
     compute_seconds, draft_seconds, transfer_seconds : float
+    hidden_seconds : float
+        Transfer behind compute, a part of ``compute_seconds``.
     search_seconds, prediction_seconds, learning_seconds : float
         What the policy does on the host: for each drafted level, for each prediction of routing,
         and in every cycle.
@@ -89,9 +99,12 @@ class ReplayedCycle:
     expected_tokens: float
     used: int
     misses: NDArray[np.int64]
+    waits: NDArray[np.float64]
+    wasted: NDArray[np.float64]
     compute_seconds: float
     draft_seconds: float
     transfer_seconds: float
+    hidden_seconds: float
     search_seconds: float
     prediction_seconds: float
     learning_seconds: float
@@ -283,6 +296,14 @@ class RecordedDecode:
         noise = 1.0
         if machine.jitter:
             noise += machine.jitter * float(self._rng.standard_exponential() - 1.0)
+        compute = (cost.fixed_time + node_time) * noise
+        time = _layer_time(cost)
+        waits, wasted = misses * time, np.zeros(len(time))
+        hidden_seconds = 0.0
+        if machine.overlap is not None:
+            hidden = machine.overlap.hidden(waits, compute)
+            waits, hidden_seconds = waits - hidden, float(hidden.sum())
+            wasted = machine.overlap.wasted(hidden) / np.where(time > 0.0, time, 1.0)
         return ReplayedCycle(
             choice=chosen.choice,
             levels=levels,
@@ -294,9 +315,12 @@ class RecordedDecode:
             ),
             used=n_used,
             misses=misses,
-            compute_seconds=(cost.fixed_time + node_time) * noise,
+            waits=waits,
+            wasted=wasted,
+            compute_seconds=compute,
             draft_seconds=machine.draft_time * levels,
-            transfer_seconds=float(misses @ _layer_time(cost)) + hits * cost.resident_time,
+            transfer_seconds=float(waits.sum()) + hits * cost.resident_time,
+            hidden_seconds=hidden_seconds,
             search_seconds=self._time.level * view.levels,
             prediction_seconds=machine.prediction_time * view.predictions,
             learning_seconds=self._time.cycle,
@@ -341,8 +365,9 @@ class RecordedDecode:
                     predicted_misses=predicted,
                     realised_misses=cycle.misses,
                     compute_seconds=cycle.compute_seconds,
-                    wait_seconds=float(cycle.misses @ _layer_time(self.machine.cost_model)),
+                    wait_seconds=float(cycle.waits.sum()),
                     draft_seconds=tuple(view.level_seconds[: view.levels]),
+                    hidden_seconds=cycle.hidden_seconds,
                     # Live, one clock runs while a policy chooses, predictions included.
                     search_seconds=cycle.search_seconds + cycle.prediction_seconds,
                     other_seconds=cycle.learning_seconds,

@@ -16,6 +16,7 @@ from ..files import Trace
 from ..policies import ADAPTIVE_POLICIES, FIXED_POLICIES, Policy, make_policy
 from ..profiles import HardwareProfile
 from ..routing_predictor import RoutingPredictor
+from .overlap import Overlap
 from .recorded_decode import RecordedDecode, RecordedTrees, ReplayedCycle, SimulatedMachine
 from .result import PARTS, ReplayResult
 from .setting import ReplaySetting
@@ -35,6 +36,7 @@ def replay(
     layer_repeat: int | None = None,
     cache_policy: str = DEFAULT_CACHE_RULE,
     warmup: int = WARMUP,
+    overlap: Overlap | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ReplayResult]:
     """Replay recorded decoding under several policies and cache sizes, the cache in the loop.
@@ -73,6 +75,8 @@ def replay(
     warmup : int
         Positions at the start of each text that stand for its prompt: they are decoded plainly and
         not counted.
+    overlap : Overlap, optional
+        What the machine hides of its transfers behind compute; None: nothing.
     progress : callable, optional
         Called as ``progress(done, total)`` after every text, in positions over all combinations.
 
@@ -91,11 +95,11 @@ def replay(
     Notes
     -----
     Time of a pass = ``fixed_time`` + ``draft_time`` per drafted level + ``node_time`` of the nodes
-    verified + the experts loaded, and resident ones where the profile charges for them. A policy
-    that is not fixed pays what it does on the host besides: ``policy_time`` of the profile, for
-    each cycle and each drafted level, and ``prediction_time`` for each level whose experts it asks,
-    with the recorded routing as with a predictor. A pass that reaches past the end of a text counts
-    whole.
+    verified + the experts loaded, and resident ones where the profile charges for them. With
+    ``overlap``, of the experts loaded only the part that does not hide. A policy that is not fixed
+    pays what it does on the host besides: ``policy_time`` of the profile, for each cycle and each
+    drafted level, and ``prediction_time`` for each level whose experts it asks, with the recorded
+    routing as with a predictor. A pass that reaches past the end of a text counts whole.
 
     Examples
     --------
@@ -119,6 +123,7 @@ def replay(
             expert_bytes=expert_bytes,
             layer_repeat=layer_repeat,
             cache_policy=cache_policy,
+            overlap=overlap,
         )
         for trace in texts
     ]
@@ -219,6 +224,7 @@ def machine_of(trace: Trace, setting: ReplaySetting, slots: int) -> SimulatedMac
         all_resident=setting.cache is None,
         prediction_time=setting.machine.prediction_time,
         policy_time=setting.machine.policy_time,
+        overlap=setting.overlap,
     )
 
 
@@ -231,6 +237,7 @@ def _result(
 ) -> ReplayResult:
     cycles = [cycle for text in texts for cycle in text]
     missed = sum((c.misses for c in cycles), np.zeros(trace.n_layers, dtype=np.int64))
+    wasted = sum((c.wasted for c in cycles), np.zeros(trace.n_layers))
     misses = int(missed.sum())
     parts: dict[str, float] = {}
     for name in (f"{part}_seconds" for part in PARTS):
@@ -254,8 +261,10 @@ def _result(
         levels=sum(c.levels for c in cycles),
         misses=misses,
         hits=sum(c.used for c in cycles) - misses,
-        bytes=round(float(missed @ setting.layer_bytes)),
+        bytes=round(float((missed + wasted) @ setting.layer_bytes)),
+        wasted_prefetch_bytes=round(float(wasted @ setting.layer_bytes)),
         seconds=sum(parts.values()),
+        hidden_seconds=sum(c.hidden_seconds for c in cycles),
         p50_seconds=p50,
         p95_seconds=p95,
         **parts,

@@ -42,12 +42,14 @@ class ReplayResult:
     misses, hits : int
         Experts of the passes' unions that were not resident, and that were.
     bytes : int
-        Bytes loaded.
+        Bytes loaded, those in vain included.
+    wasted_prefetch_bytes : int
+        Bytes that were fetched early and not used; 0 without overlap.
     seconds : float
         The sum of the parts that follow.
     compute_seconds, draft_seconds, transfer_seconds : float
         Passes without experts, drafting, and experts (loaded, or read from fast memory where the
-        profile charges for it).
+        profile charges for it); what hides behind compute is in ``compute_seconds`` alone.
     search_seconds, prediction_seconds, learning_seconds : float
         What the policy does on the host, at the profile's prices: choosing after each drafted
         level, predicting routing, and what every cycle takes whatever is drafted. All 0 for a fixed
@@ -55,6 +57,8 @@ class ReplayResult:
     p50_seconds, p95_seconds : float
         Half of the tokens, and 95 % of them, took at most so long each; the tokens of a cycle share
         its time equally.
+    hidden_seconds : float
+        Seconds of transfer that hid behind compute; 0 without overlap.
     """
 
     trace: str
@@ -75,6 +79,7 @@ class ReplayResult:
     misses: int
     hits: int
     bytes: int
+    wasted_prefetch_bytes: int
     seconds: float
     compute_seconds: float
     draft_seconds: float
@@ -84,6 +89,7 @@ class ReplayResult:
     learning_seconds: float
     p50_seconds: float
     p95_seconds: float
+    hidden_seconds: float
 
     tokens_per_second = Rate(
         "tokens", "seconds", "The figure to compare policies by; NaN without a counted pass."

@@ -19,6 +19,7 @@ from ..instance import check_sizes
 from ..profiles import HardwareProfile, load_profile
 from ..profiles.profile import checked_expert_bytes
 from ..solution import node_time_at
+from .overlap import Overlap
 
 #: Cache sizes when none is given.
 DEFAULT_CACHE = ("12.5%", "25%", "50%")
@@ -43,6 +44,8 @@ class ReplaySetting:
         Layers that each recorded one stands for.
     n_experts : int
         Experts per layer.
+    overlap : Overlap or None
+        What is fetched early within a pass.
     """
 
     machine: HardwareProfile
@@ -52,6 +55,7 @@ class ReplaySetting:
     layer_bytes: NDArray[np.float64]
     layer_repeat: int
     n_experts: int
+    overlap: Overlap | None = None
 
     @property
     def cache_policy(self) -> str:
@@ -68,6 +72,7 @@ class ReplaySetting:
         expert_bytes: ArrayLike | None,
         layer_repeat: int | None,
         cache_policy: str,
+        overlap: Overlap | None = None,
     ) -> ReplaySetting:
         """Return the setting of a trace; the arguments are those of :func:`replay`.
 
@@ -95,9 +100,14 @@ class ReplaySetting:
                 f"profile {machine.name}: node_time forbids one node, but prompts begin with plain "
                 "decoding"
             )
+        if overlap is not None and machine.experts_resident:
+            raise InvalidInputError(
+                f"profile {machine.name} keeps all experts resident, so there is no transfer to "
+                "hide; leave overlap out"
+            )
         rule, sizes = _caches(machine, cache_policy, cache, trace.n_experts, layer_bytes, repeat)
         scaled = layer_bytes * repeat
-        return cls(machine, cost, rule, sizes, scaled, repeat, trace.n_experts)
+        return cls(machine, cost, rule, sizes, scaled, repeat, trace.n_experts, overlap)
 
 
 def _caches(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..errors import InvalidInputError
 from ..policies import FIXED_POLICIES
+from ..rates import ratio
 from ..text import format_table
 from .result import ReplayResult
 
@@ -97,13 +98,17 @@ def replay_table(results: Sequence[ReplayResult]) -> str:
     """Return the results as a plain text table, a block per trace, machine and cache size.
 
     ``overhead`` is the share of the time that the policy takes on the host; p50 and p95 are of the
-    time per token.
+    time per token. With overlap two columns more: seconds of transfer that hid behind compute, and
+    the share of the bytes that were fetched in vain.
     """
     groups: dict[str, list[ReplayResult]] = {}
     for r in results:
         groups.setdefault(_title(r), []).append(r)
+    overlap = any(r.hidden_seconds for r in results)
+    head = (*_HEAD, *_OVERLAP_HEAD) if overlap else _HEAD
     tables = {
-        title: format_table(_HEAD, [_cells(r) for r in group]) for title, group in groups.items()
+        title: format_table(head, [_cells(r, overlap) for r in group])
+        for title, group in groups.items()
     }
     return "\n\n".join(f"{title}\n{table}" for title, table in tables.items())
 
@@ -123,9 +128,11 @@ _HEAD = (
     "p95 ms",
     "seconds",
 )
+_OVERLAP_HEAD = ("hidden", "in vain")
 
 
-def _cells(r: ReplayResult) -> tuple[str, ...]:
+def _cells(r: ReplayResult, overlap: bool) -> tuple[str, ...]:
+    early = f"{r.hidden_seconds:.3f}", f"{100.0 * ratio(r.wasted_prefetch_bytes, r.bytes):.0f}%"
     return (
         r.policy,
         f"{r.tokens_per_second:.2f}",
@@ -140,6 +147,7 @@ def _cells(r: ReplayResult) -> tuple[str, ...]:
         f"{1e3 * r.p50_seconds:.1f}",
         f"{1e3 * r.p95_seconds:.1f}",
         f"{r.seconds:.3f}",
+        *(early if overlap else ()),
     )
 
 

@@ -21,7 +21,7 @@ from specfit_opt.data import EXAMPLE_EXPERT_BYTES, EXAMPLE_LAYER_REPEAT, example
 from specfit_opt.files import load_trace, save_trace
 from specfit_opt.policies import POLICIES
 from specfit_opt.profiles import load_profile
-from specfit_opt.replay import default_policies, replay, replay_table
+from specfit_opt.replay import Overlap, default_policies, replay, replay_table
 
 QUICK = ("--policy", "ar", "chain-2")
 
@@ -62,6 +62,19 @@ def test_the_table_is_that_of_the_library_and_the_summary_follows(capsys):
     assert table == replay_table(example_replay(policies=["ar", "chain-2"], cache=[16, 32]))
     assert summary.startswith("2 cells")
     assert [line.split()[0] for line in summary.splitlines()[3:]] == ["ar", "chain-2"]
+
+
+def test_overlap_has_two_columns_of_its_own(capsys):
+    assert main(["replay", "--policy", "chain-2", "--cache", "16", "--overlap"]) == 0
+    table = capsys.readouterr().out
+    results = example_replay(policies=["chain-2"], cache=16, overlap=Overlap())
+    assert table == replay_table(results) + "\n"
+    lines = table.splitlines()
+    assert lines[1].endswith("seconds  hidden  in vain")
+    in_vain = round(100 * results[0].wasted_prefetch_bytes / results[0].bytes)
+    assert lines[3].split()[-2:] == [f"{results[0].hidden_seconds:.3f}", f"{in_vain}%"]
+    without = example_replay(policies=["chain-2"], cache=16)
+    assert "hidden" not in replay_table(without)
 
 
 def test_no_summary_without_plain_decoding(capsys):

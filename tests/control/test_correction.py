@@ -224,6 +224,18 @@ def test_overlap_makes_transfers_cheap_but_not_negative() -> None:
     assert correction.cost_model().expert_time == pytest.approx(np.zeros(L))
 
 
+def test_what_hides_is_charged_and_not_predicted() -> None:
+    correction = OnlineCorrection(BASE)
+    moving = float(EXPERT_TIME.sum())
+    for _ in range(40):
+        cycle = CycleMeasurement(
+            1, [1.0] * L, [1.0] * L, TABLE[1], 0.5 * moving, hidden_seconds=0.3 * moving
+        )
+        correction.update(cycle)
+    assert correction.cost_model().expert_time == pytest.approx(0.8 * EXPERT_TIME)
+    assert correction.predict(1, [1.0] * L) == pytest.approx(TABLE[1] + 0.5 * moving)
+
+
 @pytest.mark.parametrize("known", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("sizes", [(1,), (1, 4, 8, 20, 40)])
 def test_what_a_miss_costs_without_any_waiting_is_still_charged(
@@ -383,6 +395,7 @@ def test_whatever_is_measured_the_model_stays_valid(
         ({"n_nodes": 0}, "n_nodes must be a whole number of at least 1"),
         ({"compute_seconds": math.nan}, "compute_seconds must be a finite number of at least"),
         ({"wait_seconds": -1.0}, "wait_seconds must be a finite number of at least 0,"),
+        ({"hidden_seconds": -1.0}, "hidden_seconds must be a finite number of at least 0,"),
         ({"other_seconds": math.inf}, "other_seconds must be a finite number of at least"),
         ({"search_seconds": "1"}, "search_seconds must be a finite number of at least"),
         ({"draft_seconds": (0.1, math.nan)}, r"draft_seconds\[1\] must be a finite number of at"),

@@ -11,7 +11,7 @@ from random_trace import random_trace
 
 from specfit_opt.policies import Choice, DraftView, Outcome, Policy, Ratio, make_policy
 from specfit_opt.profiles import HardwareProfile
-from specfit_opt.replay import WARMUP, RecordedView, ReplayResult, replay
+from specfit_opt.replay import WARMUP, Overlap, RecordedView, ReplayResult, replay
 
 TIMES: dict[str, Any] = {"bandwidth": 3e9, "fixed_time": 0.01, "draft_time": 0.0007}
 
@@ -21,7 +21,9 @@ def _compare(result: ReplayResult, want: dict[str, Any]) -> None:
     assert result.passes == want["passes"]
     assert result.misses == want["misses"]
     assert result.hits == want["hits"]
-    assert result.bytes == want["bytes"]
+    assert result.bytes == pytest.approx(want["bytes"] + want["wasted"], abs=1)
+    assert result.wasted_prefetch_bytes == pytest.approx(want["wasted"], abs=1)
+    assert result.hidden_seconds == pytest.approx(want["hidden"], rel=1e-9)
     assert result.nodes == want["nodes"]
     assert result.levels == want["levels"]
     assert result.predicted_tokens == pytest.approx(want["predicted"], rel=1e-12)
@@ -63,6 +65,33 @@ def test_fixed_policies(seed: int) -> None:
                 **TIMES,
             ),
         )
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("shares", [(0.5, 0.9, 1.0), (1.0, 0.6, 0.3), (0.8, 1.0, 20.0)])
+def test_overlap(seed: int, shares: tuple[float, float, float]) -> None:
+    trace = random_trace(np.random.default_rng(seed))
+    assert trace.expert_bytes is not None
+    profile = HardwareProfile(name="test", node_time=1e-4, **TIMES)
+    (result,) = replay(
+        trace,
+        policies=["eagle-4"],
+        profile=profile,
+        cache=3,
+        cache_policy="lru",
+        overlap=Overlap(*shares),
+    )
+    want = naive_replay(
+        trace,
+        fixed_choice("eagle-4"),
+        slots=3,
+        node_time=lambda n: 1e-4 * n,
+        expert_bytes=trace.expert_bytes.tolist(),
+        overlap=shares,
+        **TIMES,
+    )
+    assert want["hidden"] > 0.0
+    _compare(result, want)
 
 
 @pytest.mark.parametrize("seed", range(5))
