@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
+
+from ..checks import Anything, Maybe, checked
 
 from ..control.load_repayment import LoadRepayment
 from ..control.plain_guard import PlainGuard, UnneededLoads
 from ..control.waste_bias import WasteBias
 from ..control.waste_prices import WastePrices
 from ..cost import CostModel
+from ..schema import Record
 from ..solution import node_time_at
 from .drafting import DraftShape, for_sizes
 from .level_search import LevelSearch
 from .policy import Choice, Outcome, Policy, PolicyKind
 from .view import DraftView
+
+
+#: What `SpecFitPolicy.to_state` gives; each part checks its own.
+_STATE = Record({"bias": Anything(), "guard": Maybe(Anything()), "repayment": Anything()})
 
 
 class SpecFitPolicy(Policy):
@@ -73,6 +83,7 @@ class SpecFitPolicy(Policy):
         self.bias = WasteBias()
         self.repayment: LoadRepayment | None = None
         self._share: NDArray[np.float64] = np.ones(0)
+        self._drafting = 0.0  # the price of the levels of this cycle
         self._search: _PricedSearch | None = None
 
     def fresh(self) -> Policy:
@@ -92,9 +103,30 @@ class SpecFitPolicy(Policy):
         if self.repayment is not None:
             self.repayment.start()
 
+    def to_state(self) -> dict[str, Any] | None:
+        """Return what was learned of waste, repayment and the guard; None before any cycle."""
+        if self.repayment is None:
+            return None
+        return {
+            "bias": self.bias.to_state(),
+            "guard": None if self.guard is None else self.guard.to_state(),
+            "repayment": self.repayment.to_state(),
+        }
+
+    def from_state(self, state: Mapping[str, Any], n_layers: int, n_experts: int) -> None:
+        """See :meth:`Policy.from_state`."""
+        kept = checked(state, _STATE, "policy")
+        repayment, bias = LoadRepayment(n_layers, n_experts), WasteBias()
+        repayment.from_state(kept["repayment"])
+        bias.from_state(kept["bias"])
+        if self.guard is not None and kept["guard"] is not None:
+            self.guard.from_state(kept["guard"])
+        self.repayment, self.bias = repayment, bias
+
     def choose(self, view: DraftView) -> Choice:
         """Return the best subtree of the levels that were drafted."""
         self._search = None
+        self._drafting = 0.0
         if self.repayment is None:
             self.repayment = LoadRepayment(*view.resident.shape)
         self.repayment.look(view.resident)
@@ -120,14 +152,15 @@ class SpecFitPolicy(Policy):
         assert self.repayment is not None  # choose comes first
         self.repayment.learn(outcome.experts, rows, outcome.misses)
         if self.guard is not None:
-            self.guard.learn(outcome, UnneededLoads(self.repayment.unused, 1.0 - self._share))
+            unneeded = UnneededLoads(self.repayment.unused, 1.0 - self._share)
+            self.guard.learn(outcome, self._drafting, unneeded)
         search = self._search
         if search is None or not outcome.levels:
             return
         if len(outcome.choice.nodes) == 1:
             self.bias.fade()
             return
-        wasted = search.load_time(outcome.experts) - search.load_time(outcome.experts[rows])
+        wasted = search.loading(outcome.experts) - search.loading(outcome.experts[rows])
         rejected = len(outcome.choice.nodes) - search.solution.expected_tokens
         self.bias.learn(wasted - search.waste_time(outcome.choice.nodes), rejected)
 
@@ -136,8 +169,10 @@ class SpecFitPolicy(Policy):
         while view.levels < min(self.shape.levels, view.max_levels):
             if view.levels and not search.advises_another(1, view.acceptance):
                 break
+            level_time = view.level_time
             if not view.grow(self.shape.top_k, self.shape.width):
                 break
+            self._drafting += level_time
             search.extend_at(self.bias.seconds)
         if not search.n_nodes:
             search.extend_at(0.0)
@@ -183,6 +218,10 @@ class _PricedSearch(LevelSearch):
             self._prices.extend(parent[new:], path_prob[new:], experts[new - first :])
         # A level changes the prices of experts that were there before, too.
         self.extend(self._charged(charge))
+
+    def loading(self, experts: NDArray[np.integer]) -> float:
+        """Return the seconds that the union of true ``experts``, shape (n, L, k), took to load."""
+        return float(self._missing(experts).sum(axis=1) @ self._view.load_time)
 
     def waste_time(self, nodes: NDArray[np.int64]) -> float:
         """Return the seconds of loads that no committed token is expected to use."""
