@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import InvalidInputError
+
 __all__ = ["DraftNodes", "RoutingPredictor"]
 
 

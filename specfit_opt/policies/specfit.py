@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from ..checks import Anything, Maybe, checked
 
+from ..control.first_level import FirstLevel
 from ..control.load_repayment import LoadRepayment
 from ..control.plain_guard import PlainGuard, UnneededLoads
 from ..control.waste_bias import WasteBias
 from ..control.waste_prices import WastePrices
 from ..cost import CostModel
 from ..schema import Record
-from ..solution import node_time_at
 from .drafting import DraftShape, for_sizes
 from .level_search import LevelSearch
 from .policy import Choice, Outcome, Policy, PolicyKind
@@ -24,7 +24,12 @@ from .view import DraftView
 
 
 #: What `SpecFitPolicy.to_state` gives; each part checks its own.
-_STATE = Record({"bias": Anything(), "guard": Maybe(Anything()), "repayment": Anything()})
+_STATE = Record(
+    {
+        **dict.fromkeys(("bias", "first_level", "repayment"), Anything()),
+        "guard": Maybe(Anything()),
+    }
+)
 
 
 class SpecFitPolicy(Policy):
@@ -66,8 +71,8 @@ class SpecFitPolicy(Policy):
     acceptance seen so far (:meth:`specfit_opt.TreeSearch.advise`).
 
     **Drafting nothing.** Before the first level nothing is known of a position but its root, so
-    there the expected rule takes the child to cause no loads, and what speculation brought so far
-    decides: a guard runs plain decoding of the same tokens beside the real thing, on the routing
+    there the expected rule takes the child to cause no loads (`FirstLevel`), and what speculation
+    brought so far decides: a guard runs plain decoding of the same tokens beside the real thing, on the routing
     that verification shows and a cache of its own (`PlainGuard`). Speculation may lose a pass and a
     half of plain decoding beside what it gained in the last cycles; once it has, nothing is drafted
     for a while, and for ever longer after tries that fail (`SpeculationBudget`).
@@ -81,6 +86,7 @@ class SpecFitPolicy(Policy):
         self.shape = DraftShape(levels, top_k, width)
         self.guard = PlainGuard() if guard else None
         self.bias = WasteBias()
+        self._first_level = FirstLevel()
         self.repayment: LoadRepayment | None = None
         self._share: NDArray[np.float64] = np.ones(0)
         self._drafting = 0.0  # the price of the levels of this cycle
@@ -109,6 +115,7 @@ class SpecFitPolicy(Policy):
             return None
         return {
             "bias": self.bias.to_state(),
+            "first_level": self._first_level.to_state(),
             "guard": None if self.guard is None else self.guard.to_state(),
             "repayment": self.repayment.to_state(),
         }
@@ -119,9 +126,11 @@ class SpecFitPolicy(Policy):
         repayment, bias = LoadRepayment(n_layers, n_experts), WasteBias()
         repayment.from_state(kept["repayment"])
         bias.from_state(kept["bias"])
+        first_level = FirstLevel()
+        first_level.from_state(kept["first_level"])
         if self.guard is not None and kept["guard"] is not None:
             self.guard.from_state(kept["guard"])
-        self.repayment, self.bias = repayment, bias
+        self.repayment, self.bias, self._first_level = repayment, bias, first_level
 
     def choose(self, view: DraftView) -> Choice:
         """Return the best subtree of the levels that were drafted."""
@@ -138,7 +147,7 @@ class SpecFitPolicy(Policy):
                 return plain
         # One table of node times, long enough for all levels.
         cost = for_sizes(view.cost_model, self.shape.most_nodes)
-        if not _first_level_may_pay(view, cost):
+        if not self._first_level.wanted(view, cost):
             return plain
         search = _PricedSearch(view, cost, self._share)
         self.bias.expect(search.root_load)
@@ -239,21 +248,6 @@ class _PricedSearch(LevelSearch):
             time = time + charge * np.arange(len(time))
         prices = self._prices.table() * share[:, None]
         return CostModel(cost.fixed_time, time, prices, cost.resident_time)
-
-
-def _first_level_may_pay(view: DraftView, cost: CostModel) -> bool:
-    """Return whether the first level is expected to win.
-
-    The root's experts cost nothing, so neither do those of its virtual child, and the rule is a
-    comparison of two ratios. Decided before anything is predicted, so that plain decoding costs
-    nothing.
-    """
-    if view.max_levels < 1:
-        return False
-    acceptance = view.acceptance
-    alone = cost.fixed_time + node_time_at(cost, 1)
-    both = cost.fixed_time + node_time_at(cost, 2) + view.level_time
-    return (1.0 + acceptance[min(1, len(acceptance) - 1)]) * alone > both
 
 
 KIND = PolicyKind(

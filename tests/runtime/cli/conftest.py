@@ -21,6 +21,7 @@ def specfit(
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run ``specfit`` in an empty folder; ``hide`` names packages to act as not installed."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
     def run(*args: object, hide: Iterable[str] = ()) -> subprocess.CompletedProcess[str]:
         return run_python(_MAIN, *args, cwd=tmp_path, hide=hide)
