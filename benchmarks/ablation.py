@@ -23,7 +23,7 @@ import numpy as np
 from specfit_opt.control import correction, load_repayment
 from specfit_opt.control.correction import OnlineCorrection
 from specfit_opt.control.load_repayment import LoadRepayment
-from specfit_opt.control.plain_time import PlainTime
+from specfit_opt.control.plain_guard import PlainGuard
 from specfit_opt.control.waste_bias import WasteBias
 from specfit_opt.policies import make_policy
 from specfit_opt.replay import RecordedDecode, ReplaySetting
@@ -54,7 +54,7 @@ bias           a charge per rejected node for what such nodes load beyond the pr
 repayment      loads for rejected nodes are charged less what the cache pays back
 its prior      at first, what a draft brought in is taken to be used six times as often as others
 guard          speculation rests when it loses against plain decoding
-plain time     what a plain pass takes is fitted to plain passes, not taken from all cycles
+price error    what cycles with drafting take beyond their price is held against them
 correction     times are learned, not taken from the profile (which is right here, but for misses)
 reweighting    a pass that is far off counts less in it
 """
@@ -76,7 +76,7 @@ PARTS: dict[str, Part] = {
     "repayment": _replaced(LoadRepayment, "share", lambda self, slots: np.ones(len(slots))),
     "its prior": _replaced(load_repayment, "_DRAFTED_GAIN", 1.0),
     "guard": lambda stack: {"guard": False},
-    "plain time": _replaced(PlainTime, "learn", lambda self, *measured: None),
+    "price error": _replaced(PlainGuard, "price_error", property(lambda self: 0.0)),
     "correction": _replaced(OnlineCorrection, "update", lambda self, cycle: None),
     "reweighting": _replaced(correction, "_NEAR", 1e9),
 }

@@ -163,7 +163,7 @@ class PlainGuard:
             before = self._expected_savings
             self._expected_savings = float((ahead * unneeded.repaid) @ self._load_time)
             gained += self._expected_savings - before
-        self.budget.enter(gained * len(rows) / plain, len(rows), outcome.levels > 0)
+        self.budget.enter(gained, plain / len(rows), outcome.levels > 0)
 
     def _pass_price(self, n_nodes: int) -> float:
         assert self._cost is not None  # look comes first

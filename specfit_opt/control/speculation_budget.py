@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..checks import Real, Whole, checked
+from ..checks import Maybe, Real, Whole, checked
+from ..limits import MOST_SECONDS
 from ..schema import Record
 
 #: Speculative cycles after which what was seen has lost 63 % of its weight, and those after which a
@@ -15,8 +16,9 @@ _MEMORY, _HELD_OUT = 64.0, 32
 _ALLOWANCE, _TRY = 1.5, 1.0
 #: In passes: what may be lost in one text, whatever was gained in others.
 _TEXT = 2.0
-#: One cycle counts as at most so many passes lost; gains as at most so many per token.
-_CLIP = 2.0
+#: Cycles after which what was seen of a pass has lost 63 % of its weight: few, because a cache that
+#: fills makes passes much shorter.
+_UNIT_MEMORY = 8.0
 #: Plain passes between losing the allowance and the first try, and at most.
 _REST, _LONGEST_REST = 48, 4096
 
@@ -26,7 +28,8 @@ BUDGET_STATE = Record(
         "rest": Whole(_REST, _LONGEST_REST),
         "left": Whole(0, _LONGEST_REST),
         "allowance": Real(_TRY, _ALLOWANCE),
-        "balance": Real(-1e6, 1e6),
+        "balance": Real(-MOST_SECONDS, MOST_SECONDS),
+        "unit": Maybe(Real(0.0, MOST_SECONDS, above=True)),
     }
 )
 
@@ -34,9 +37,9 @@ BUDGET_STATE = Record(
 class SpeculationBudget:
     """An account of what speculation gained and lost against plain decoding.
 
-    Speculation goes on while it has not lost more than its allowance. Gains and losses are in units
-    of a plain pass and forgotten over 64 speculative cycles, so that gains of long ago do not pay
-    for losses now.
+    Speculation goes on while it has not lost more than its allowance. Gains and losses are
+    forgotten over 64 speculative cycles, so that gains of long ago do not pay for losses now. What
+    may be lost is counted in plain passes as long as the last ones.
 
     At first one and a half passes may be lost, because the first cycles teach acceptance, routing
     and times. Once that is lost, speculation rests for 48 plain passes and then is tried again with
@@ -48,6 +51,7 @@ class SpeculationBudget:
     """
 
     def __init__(self) -> None:
+        self._unit: float | None = None
         self._rest = _REST
         self._left = 0
         self._allowance = _ALLOWANCE
@@ -68,6 +72,7 @@ class SpeculationBudget:
             "left": self._left,
             "allowance": self._allowance,
             "balance": self._sum,
+            "unit": self._unit,
         }
 
     def from_state(self, state: Mapping[str, Any]) -> None:
@@ -81,6 +86,7 @@ class SpeculationBudget:
         kept = checked(state, BUDGET_STATE, "budget")
         self._rest, self._left = kept["rest"], kept["left"]
         self._allowance, self._sum = kept["allowance"], kept["balance"]
+        self._unit = kept["unit"]
 
     def _forget(self) -> None:
         self._cycles = 0
@@ -94,34 +100,34 @@ class SpeculationBudget:
     @property
     def balance(self) -> float:
         """Passes of plain decoding that speculation gained in the cycles that are remembered."""
-        return self._sum
+        return self._sum / self._unit if self._unit else 0.0
 
     @property
     def hopeless(self) -> bool:
         """Whether what is remembered says that speculation loses."""
-        return self._sum < -self._allowance
+        return self.balance < -self._allowance
 
-    def enter(self, passes: float, tokens: int, speculated: bool) -> None:
+    def enter(self, gained: float, plain: float, speculated: bool) -> None:
         """Enter a cycle.
 
         Parameters
         ----------
-        passes : float
-            What the cycle gained against plain decoding of its tokens, in passes of that; negative
-            if it lost.
-        tokens : int
-            Tokens that the cycle committed, at least one.
+        gained : float
+            Seconds that plain decoding of the cycle's tokens would have taken more; negative if
+            less.
+        plain : float
+            Seconds that it would have taken for each of them.
         speculated : bool
             Whether anything was drafted.
         """
-        passes = max(-_CLIP, min(_CLIP * tokens, passes))
+        self._unit = plain if self._unit is None else self._unit + (plain - self._unit) / _UNIT_MEMORY
         if not self.allows:
-            self._recover(passes)
+            self._recover(gained)
         else:
-            self._count(passes, speculated)
+            self._count(gained, speculated)
 
-    def _recover(self, passes: float) -> None:
-        self._to_recover -= passes
+    def _recover(self, gained: float) -> None:
+        self._to_recover -= gained
         if self._to_recover <= 0.0:
             self._left = self._text_left = 0
             return
@@ -131,21 +137,21 @@ class SpeculationBudget:
             if not self._left:
                 self._rest = min(2 * self._rest, _LONGEST_REST)  # the try has failed
 
-    def _count(self, passes: float, speculated: bool) -> None:
+    def _count(self, gained: float, speculated: bool) -> None:
         if speculated:
-            self._sum = (1.0 - 1.0 / _MEMORY) * self._sum + passes
+            self._sum = (1.0 - 1.0 / _MEMORY) * self._sum + gained
             self._cycles += 1
         else:
             # What a plain pass gains or loses is what speculation before it did to the cache.
-            self._sum += passes
-        self._text += passes
+            self._sum += gained
+        self._text += gained
         if self.hopeless:
             self._to_recover = max(-self._sum, -self._text)
             self._left = self._rest
             self._allowance = _TRY
             self._text = 0.0
             self._forget()
-        elif self._text < -_TEXT:
+        elif self._text < -_TEXT * (self._unit or 0.0):
             self._to_recover = -self._text
             self._text, self._text_left = 0.0, _REST
         elif self._cycles >= _HELD_OUT and self._sum > 0.0:

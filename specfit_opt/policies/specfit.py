@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Anything, Maybe, checked
-
 from ..control.first_level import FirstLevel
 from ..control.load_repayment import LoadRepayment
 from ..control.plain_guard import PlainGuard, UnneededLoads
@@ -21,7 +20,6 @@ from .drafting import DraftShape, for_sizes
 from .level_search import LevelSearch
 from .policy import Choice, Outcome, Policy, PolicyKind
 from .view import DraftView
-
 
 #: What `SpecFitPolicy.to_state` gives; each part checks its own.
 _STATE = Record(
@@ -72,10 +70,10 @@ class SpecFitPolicy(Policy):
 
     **Drafting nothing.** Before the first level nothing is known of a position but its root, so
     there the expected rule takes the child to cause no loads (`FirstLevel`), and what speculation
-    brought so far decides: a guard runs plain decoding of the same tokens beside the real thing, on the routing
-    that verification shows and a cache of its own (`PlainGuard`). Speculation may lose a pass and a
-    half of plain decoding beside what it gained in the last cycles; once it has, nothing is drafted
-    for a while, and for ever longer after tries that fail (`SpeculationBudget`).
+    brought so far decides: a guard runs plain decoding of the same tokens beside the real thing, on
+    the routing that verification shows and a cache of its own (`PlainGuard`). Speculation may lose
+    a pass and a half of plain decoding beside what it gained in the last cycles; once it has,
+    nothing is drafted for a while, and for ever longer after tries that fail (`SpeculationBudget`).
     """
 
     name = "specfit"

@@ -20,7 +20,7 @@ _REMEMBERED, _DECAY = 4, 0.7
 _WEIGHTS = (_DECAY ** np.arange(_REMEMBERED))[None, :, None, None]
 #: Tokens of the text from which those are drawn that stand in for unknown ones.
 _SPREAD = 1024
-#: Bytes that a later process is handed on, of the tokens seen last, and the largest token id in them.
+#: Bytes of the tokens seen last that a later process is handed on, and the largest id of these.
 _KEPT_BYTES, _LARGEST_TOKEN = 2**22, 2**22
 #: Observed tokens that may wait until a prediction is asked for.
 _MOST_PENDING = 256

@@ -1,4 +1,4 @@
-"""What decoding learns, kept between processes: in a folder of the user's, a file for each setup."""
+"""What decoding learns, kept between processes in a folder of the user's."""
 
 from .keeper import StateKeeper
 

@@ -112,9 +112,9 @@ def test_the_guard_knows_what_plain_decoding_takes() -> None:
     budget = running.guard.budget
     enter = budget.enter
 
-    def watched(plain_seconds: float, tokens: int, gained: float, speculated: bool) -> None:
-        told.append(plain_seconds)
-        enter(plain_seconds, tokens, gained, speculated)
+    def watched(gained: float, plain: float, speculated: bool) -> None:
+        told.append(plain)
+        enter(gained, plain, speculated)
 
     budget.enter = watched  # type: ignore[method-assign]
     cycles = [cycle for first, end in trace.prompts for cycle in recorded.text(first, end)]
