@@ -405,11 +405,14 @@ class AcceptanceCalibrator:
         return float(min(own + before, _KEPT_TRIALS))
 
     def _before(self, depth: int, mean: float, weight: float) -> tuple[float, float]:
-        """Return acceptance before anything was observed, and the trials that it is worth."""
+        """Return acceptance before anything was observed, and the trials that it is worth.
+
+        What is kept holds the first guess already.
+        """
         if depth >= len(self._kept[1]):
             return mean, weight
         acceptance, trials = self._kept[1][depth].tolist()
-        return (acceptance * trials + mean * weight) / (trials + weight), trials + weight
+        return acceptance, trials + weight
 
     def _of_depth(self, depth: int) -> NDArray[np.float64]:
         if depth < 1:

@@ -120,7 +120,8 @@ class SpeculationBudget:
         speculated : bool
             Whether anything was drafted.
         """
-        self._unit = plain if self._unit is None else self._unit + (plain - self._unit) / _UNIT_MEMORY
+        last = plain if self._unit is None else self._unit
+        self._unit = last + (plain - last) / _UNIT_MEMORY
         if not self.allows:
             self._recover(gained)
         else:

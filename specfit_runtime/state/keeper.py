@@ -57,7 +57,7 @@ class StateKeeper:
         path = self.folder / file_name(key)
         try:
             return load_kept_state(path, key)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, InvalidInputError) as error:
             self.discard(error)
