@@ -171,7 +171,8 @@ def main() -> int:
         print(json.dumps(one_text(*json.loads(options.one))))
         return 0
     prompts = heldout_prompts()[: options.prompts]
-    parts = [HEAD, f"{len(prompts)} prompts, {options.new_tokens} tokens, {options.repeats} repeats"]
+    counts = f"{len(prompts)} prompts, {options.new_tokens} tokens, {options.repeats} repeats"
+    parts = [HEAD, counts]
     for share in options.expert_cache or (0.125, 0.25, 0.5):
         found = measure(share, prompts, options.repeats, options.new_tokens, options.done)
         parts.append(f"{share:.1%} of the experts cached\n\n{table(found)}")
