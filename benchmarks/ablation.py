@@ -27,6 +27,7 @@ from specfit_opt.control import correction, waste_bias
 from specfit_opt.control.acceptance_calibration import AcceptanceCalibrator
 from specfit_opt.control.correction import OnlineCorrection
 from specfit_opt.control.load_repayment import LoadRepayment
+from specfit_opt.control.plain_guard import PlainGuard
 from specfit_opt.control.waste_bias import WasteBias
 from specfit_opt.files import Trace
 from specfit_opt.files.atomic import atomic_write
@@ -80,6 +81,7 @@ its fading     the charge fades while it keeps everything from being verified
 repayment      loads for rejected nodes are charged less what the cache pays back
 guard          speculation rests when it loses against plain decoding
 savings        what unneeded loads are expected to save counts as gained
+price error    what cycles with drafting take beyond their price is held against them
 correction     times are learned, not taken from the profile (which is right here, but for misses)
 misses         predicted misses are corrected
 reweighting    a pass that is far off counts less in the correction
@@ -105,6 +107,7 @@ PARTS: dict[str, Part] = {
     "repayment": _replaced(LoadRepayment, "share", lambda self, slots: np.ones(len(slots))),
     "guard": lambda stack: {"guard": False},
     "savings": _replaced(specfit, "UnneededLoads", lambda unused, repaid: None),
+    "price error": _replaced(PlainGuard, "price_error", property(lambda self: 0.0)),
     "correction": _replaced(OnlineCorrection, "update", lambda self, cycle: None),
     "misses": _replaced(OnlineCorrection, "_weigh_misses", lambda self: None),
     "reweighting": _replaced(correction, "_NEAR", 1e9),

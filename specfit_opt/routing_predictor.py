@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import InvalidInputError
+
 __all__ = ["DraftNodes", "RoutingPredictor"]
 
 
@@ -118,3 +120,25 @@ class RoutingPredictor(ABC):
         experts : array_like of int, shape (n, L, k)
             Their true experts; -1 pads.
         """
+
+    def to_state(self) -> tuple[NDArray[np.int64], NDArray[np.integer]] | None:
+        """Return what was learned, for a later process; None, the default, if nothing is kept.
+
+        Returns
+        -------
+        tokens : ndarray of int64, shape (n,)
+            Distinct token ids.
+        experts : ndarray of int, shape (n, L, k)
+            What is expected of each; -1 pads.
+        """
+        return None
+
+    def from_state(self, tokens: NDArray[np.int64], experts: NDArray[np.integer]) -> None:
+        """Begin with what :meth:`to_state` gave in an earlier process, after :meth:`start`.
+
+        Raises
+        ------
+        InvalidInputError
+            If it is nothing that this predictor gives.
+        """
+        raise InvalidInputError(f"predictor {self.name} keeps nothing")

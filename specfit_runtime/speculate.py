@@ -30,9 +30,14 @@ from .exclusive import exclusively, loading, taken
 from .offload import BUSY, model_name, offload_of
 from .predictors import make_predictor
 from .report import DecodeReport
+from .state import StateKeeper
+from .state.setup_key import setup_key
 
 if TYPE_CHECKING:
     from .offload import Offload
+
+#: A text of fewer cycles teaches little, and what it taught is not written.
+_LEAST_CYCLES = 8
 
 #: The field of ``generate``'s result that holds the cache; it was renamed on the way.
 _CACHE_FIELD = (
@@ -68,6 +73,11 @@ class SpecFit:
         Fetch the predicted experts of the chosen nodes before the pass asks for them. ``"auto"``:
         while that hides more transfer than it wastes. Off by default: on a slow link a wrong
         prediction costs more than a right one hides.
+    state : bool, str or path
+        Keep what is learned for later processes: in the user's folder of state
+        (``$XDG_STATE_HOME/specfit``, or ``~/.local/state/specfit``), or in a folder that is named.
+        Off by default: a program then writes nothing that it was not asked for, and decodes alike
+        whenever it runs.
 
     Raises
     ------
@@ -77,7 +87,11 @@ class SpecFit:
     Notes
     -----
     One object serves one model at a time. What it learns (acceptance, routing, costs) stays from
-    one text to the next, and is dropped when another model is decoded or by :meth:`forget`.
+    one text to the next, and is dropped when another model is decoded or by :meth:`forget`. With
+    ``state`` it is written after each text of at least 8 cycles, whole or not at all, and a new
+    process begins with it, without measuring anything beforehand: if model, drafter, store and
+    machine are the same, and with a warning if the file is damaged. Other processes may do so at
+    the same time; the last one that ends a text leaves what it knows.
 
     The text is the target's own: each token is chosen from the target's scores exactly as
     ``generate`` chooses it, greedily or with the same draw of the random generator. A pass over
@@ -109,8 +123,10 @@ class SpecFit:
         predictor: str | RoutingPredictor = "frequency",
         profile: RuntimeProfile | str | os.PathLike[str] | None = None,
         prefetch: bool | Literal["auto"] = False,
+        state: bool | str | os.PathLike[str] = False,
     ) -> None:
         self._policy = make_policy(policy)
+        self._keeper = StateKeeper(state)
         self._drafter = None if drafter is None else make_drafter(drafter)
         self._predictor = make_predictor(predictor)
         self._predictor_name = predictor if isinstance(predictor, str) else None
@@ -126,6 +142,8 @@ class SpecFit:
         self._learned: DecodeMemory | None = None
         self._prefetcher: Prefetcher | None = None
         self._report: DecodeReport | None = None
+        self._begins_anew = False
+        self._key: dict[str, Any] | None = None  # None: nothing is kept
 
     @property
     def report(self) -> DecodeReport:
@@ -156,8 +174,12 @@ class SpecFit:
         return None if self._learned is None else self._learned.correction
 
     def forget(self) -> None:
-        """Drop what was learned of the model and the drafter."""
+        """Drop what was learned of the model and the drafter.
+
+        What is kept for other processes stays as it is, and this object does not read it again.
+        """
         self._offload = self._learned = self._prefetcher = None
+        self._begins_anew = True
 
     def __call__(
         self,
@@ -236,6 +258,8 @@ class SpecFit:
         loop = DecodeLoop(model, offload, request, learned, prefetcher)
         try:
             loop.run()
+            if self._key is not None and len(loop.cycles) >= _LEAST_CYCLES:
+                self._keeper.save(self._key, learned.keep())
         finally:
             loop.close()
             if loop.prefill is not None:
@@ -252,25 +276,59 @@ class SpecFit:
         policy = self._policy.fresh()
         drafter = self._drafter if policy.drafts else None
         self._bind(model, drafter)
-        profile = self._profile if known is None else known.profile
         if self._profile is not None:
             self._profile.check_fits(offload)
             if drafter is not None and policy.priced:
                 self._profile.check_drafter(drafter.name)
-        elif profile is None and policy.priced:
-            profile = calibrate_briefly(model, drafter)
-        correction = None
-        if profile is not None and policy.priced:
-            correction = OnlineCorrection(
-                profile.cost_model(), profile.draft_time, handling=profile.handling_share
-            )
-        learned = DecodeMemory(
-            policy, drafter, self._predictor, AcceptanceCalibrator(), profile, correction
-        )
+        learned = self._restored(model, offload, drafter)
+        if learned is None:
+            profile = self._profile if known is None else known.profile
+            if profile is None and policy.priced:
+                profile = calibrate_briefly(model, drafter)
+            learned = self._memory(drafter, profile)
+        profile = learned.profile
         times = None if profile is None else np.array(profile.expert_time)
         prefetcher = Prefetcher(self._prefetch, times)
         self._offload, self._learned, self._prefetcher = offload, learned, prefetcher
         return learned, prefetcher
+
+    def _memory(self, drafter: Drafter | None, profile: RuntimeProfile | None) -> DecodeMemory:
+        """Return the parts of a decode that have a memory, without any."""
+        policy, correction = self._policy.fresh(), None
+        if profile is not None and policy.priced:
+            correction = OnlineCorrection(
+                profile.cost_model(), profile.draft_time, handling=profile.handling_share
+            )
+        return DecodeMemory(
+            policy, drafter, self._predictor, AcceptanceCalibrator(), profile, correction
+        )
+
+    def _restored(
+        self, model: Any, offload: Offload, drafter: Drafter | None
+    ) -> DecodeMemory | None:
+        """Return them as an earlier process left them; None if it left nothing that fits."""
+        self._key = None
+        if self._keeper.folder is None or self._policy.fixed:
+            return None
+        try:
+            self._key = setup_key(
+                model, offload, self._policy, drafter, self._predictor, self._profile
+            )
+        except OSError as error:  # a file of the model is gone, so nothing belongs to it
+            self._keeper.discard(error)
+            return None
+        kept = None if self._begins_anew else self._keeper.load(self._key)
+        if kept is None:
+            return None
+        learned = self._memory(drafter, kept.profile)
+        try:
+            if self._policy.priced and kept.profile is None:
+                raise InvalidInputError("it holds no profile, and the policy asks prices")
+            learned.restore(kept, offload)
+        except InvalidInputError as error:
+            self._keeper.discard(error)
+            return None
+        return learned
 
     def _bind(self, model: Any, drafter: Drafter | None) -> None:
         """Bind drafter and predictor, unless nobody has bound them to others since."""
@@ -292,10 +350,17 @@ def _reference(thing: Any) -> Callable[[], Any]:
     return ref(thing) if thing is not None else lambda: None
 
 
+def _cost_source(learned: DecodeMemory) -> str | None:
+    if learned.profile is None:
+        return None
+    source = f"profile {learned.profile.name}, corrected meanwhile"
+    return f"{source} and in earlier runs" if learned.restored else source
+
+
 def _report(
     model: Any, offload: Offload, loop: DecodeLoop, request: Request, learned: DecodeMemory
 ) -> DecodeReport:
-    drafter, profile = learned.drafter, learned.profile
+    drafter = learned.drafter
     assert loop.prefill is not None
     return DecodeReport(
         model=model_name(model),
@@ -315,7 +380,7 @@ def _report(
         prompt_tokens=request.input_ids.shape[1],
         prefill=loop.prefill,
         cycles=tuple(loop.cycles),
-        cost_source=None if profile is None else f"profile {profile.name}, corrected meanwhile",
+        cost_source=_cost_source(learned),
         assumptions=(drafter.assumption,) if drafter is not None and drafter.assumption else (),
         warnings=tuple(filter(None, (loop.warning, "" if drafter is None else drafter.warning))),
     )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import Whole
+from ..checks import Real, Whole, checked
 from ..errors import DrafterError, InvalidInputError
+from ..schema import ListOf, Record
 
 __all__ = ["AcceptanceCalibrator", "CalibrationState", "DepthState", "ReliabilityBin"]
 
@@ -37,8 +38,25 @@ _ACCEPTANCE, _POOLED_TRIALS, _DEPTH_TRIALS = 0.5, 4.0, 8.0
 _SLOPES = (0.05, 4.0)
 _INTERCEPTS = (-8.0, 8.0)
 _RANGE = np.array([_SLOPES, _INTERCEPTS]).T
+#: Trials of an earlier decode that are believed at most, at one depth.
+_KEPT_TRIALS = 32
+_DEEPEST = 64
 #: Newton's method stops when twice what the log-posterior could still rise is below this.
 _ENOUGH = 1e-3
+
+
+_PARAMETER = {
+    "a": ListOf(Real(*_SLOPES), 1, _DEEPEST + 1),
+    "b": ListOf(Real(*_INTERCEPTS), 1, _DEEPEST + 1),
+}
+#: What `AcceptanceCalibrator.to_state` gives; entry 0 of each list is of all depths together.
+ACCEPTANCE_STATE = Record(
+    {
+        **_PARAMETER,
+        "acceptance": ListOf(Real(0.0, 1.0), 1, _DEEPEST + 1),
+        "trials": ListOf(Real(0.0, _KEPT_TRIALS), 1, _DEEPEST + 1),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -187,6 +205,7 @@ class AcceptanceCalibrator:
 
     def forget(self) -> None:
         """Return to the cold start."""
+        self._kept = np.zeros((0, 2)), np.zeros((0, 2))  # see from_state
         self._pooled = self._cold
         self._params: list[NDArray[np.float64]] = []
         self._all = _Groups(2 * self._window)
@@ -203,12 +222,13 @@ class AcceptanceCalibrator:
         Indexed by the child's depth; entry 0 is not used and the last one serves deeper children.
         """
         if self._acceptance is None:
-            pooled = _smoothed(self._all.hits, self._all.size, _ACCEPTANCE, _POOLED_TRIALS)
-            self._acceptance = (
-                pooled,
-                *(_smoothed(g.hits, g.size, pooled, _DEPTH_TRIALS) for g in self._groups),
-                pooled,
-            )
+            before = self._before(0, _ACCEPTANCE, _POOLED_TRIALS)
+            pooled = _smoothed(self._all.hits, self._all.size, *before)
+            depths = [
+                _smoothed(g.hits, g.size, *self._before(d, pooled, _DEPTH_TRIALS))
+                for d, g in enumerate(self._groups, 1)
+            ]
+            self._acceptance = (pooled, *depths, pooled)
         return self._acceptance
 
     def parameters(self, depth: int) -> tuple[float, float]:
@@ -340,6 +360,60 @@ class AcceptanceCalibrator:
         )
         return CalibrationState(float(self._pooled[0]), float(self._pooled[1]), depths, bins)
 
+    def to_state(self) -> dict[str, Any]:
+        """Return what a later decode of the same model and drafter may begin with.
+
+        Returns
+        -------
+        dict
+            Plain values: (a, b) and acceptance, of all depths together and of each.
+        """
+        acceptance = self.acceptance
+        seen = [self._believed(d) for d in range(len(self._params) + 1)]
+        return {
+            "a": [float(self._pooled[0]), *(float(p[0]) for p in self._params)][: _DEEPEST + 1],
+            "b": [float(self._pooled[1]), *(float(p[1]) for p in self._params)][: _DEEPEST + 1],
+            "acceptance": list(acceptance[:-1])[: _DEEPEST + 1],
+            "trials": seen[: _DEEPEST + 1],
+        }
+
+    def from_state(self, state: Mapping[str, Any]) -> None:
+        """Begin with what :meth:`to_state` gave in place of the cold start.
+
+        The parameters become those that estimates are held to; the acceptance of a depth counts as
+        much as it was observed, up to 32 trials.
+
+        Raises
+        ------
+        InvalidInputError
+            If it is none; nothing is changed then.
+        """
+        kept = checked(state, ACCEPTANCE_STATE, "acceptance")
+        n = len(kept["trials"])
+        if any(len(values) != n for values in kept.values()):
+            raise InvalidInputError("acceptance holds lists of different lengths")
+        self.forget()
+        params = np.array([kept["a"], kept["b"]]).T
+        self._pooled, self._params = params[0], list(params[1:])
+        self._kept = params, np.array([kept["acceptance"], kept["trials"]]).T
+        self._groups = [_Groups(self._window) for _ in self._params]
+
+    def _believed(self, depth: int) -> float:
+        """Return the trials that the acceptance of a depth stands on; 0: of all together."""
+        own = self._groups[depth - 1].size if depth else self._all.size
+        before = self._kept[1][depth, 1] if depth < len(self._kept[1]) else 0.0
+        return float(min(own + before, _KEPT_TRIALS))
+
+    def _before(self, depth: int, mean: float, weight: float) -> tuple[float, float]:
+        """Return acceptance before anything was observed, and the trials that it is worth.
+
+        What is kept holds the first guess already.
+        """
+        if depth >= len(self._kept[1]):
+            return mean, weight
+        acceptance, trials = self._kept[1][depth].tolist()
+        return acceptance, trials + weight
+
     def _of_depth(self, depth: int) -> NDArray[np.float64]:
         if depth < 1:
             raise InvalidInputError(f"children are at depth 1 or more, got {depth}")
@@ -361,10 +435,13 @@ class AcceptanceCalibrator:
         self._bin_hits += np.bincount(where[hit], minlength=_N_BINS)
 
     def _refit(self) -> None:
-        self._pooled = _fit(self._all, self._pooled, self._cold, _POOLED_SD)
-        for i, group in enumerate(self._groups):
+        kept = self._kept[0]
+        cold = kept[0] if len(kept) else self._cold
+        self._pooled = _fit(self._all, self._pooled, cold, _POOLED_SD)
+        for i, group in enumerate(self._groups, 1):
             if group.new:
-                self._params[i] = _fit(group, self._params[i], self._pooled, _DEPTH_SD)
+                held_to = kept[i] if i < len(kept) else self._pooled
+                self._params[i - 1] = _fit(group, self._params[i - 1], held_to, _DEPTH_SD)
 
 
 class _Groups:

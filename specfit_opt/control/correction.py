@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import Real, Whole
+from ..checks import Real, Whole, checked
 from ..cost import CostModel
 from ..errors import InvalidInputError
-from ..schema import ListOf
+from ..limits import SECONDS
+from ..schema import ListOf, Record
 from .robust import RecentAverage, RecentRatio
 
 #: Cycles that the averages of times remember.
@@ -31,6 +32,11 @@ LEAST_MISS_RATIO, MOST_MISS_RATIO = 0.25, 8.0
 #: Predicted misses of a layer that make its own ratio weigh as much as the ratio of all layers.
 _LAYER_PRIOR = 8.0
 
+#: Misses of each layer that came as predicted, before anything was seen: in the first cycles of a
+#: text few of the tokens that a drafter proposes were seen before, and their misses are not
+#: predicted at all.
+_MISS_PRIOR = 4.0
+
 #: Standard deviations that are expected beforehand: of what every pass, and every token beyond the
 #: first, takes more than in proportion, relative to a pass over one token; and of what handling an
 #: expert costs, relative to bringing it in.
@@ -42,8 +48,33 @@ _LEAST_NOISE = 0.02
 #: A cycle further off than this many robust standard deviations weighs less, by the square.
 _NEAR = 2.0
 
+#: Values of an average that what is kept of it stands for.
+_KEPT = 4
+
 #: Once the averages are full, the model is refreshed every so many cycles.
 _REFRESH = 4
+
+
+_COUNTS = ListOf(Real(most=1e9), 1)
+#: What `OnlineCorrection.to_state` gives.
+COST_STATE = Record(
+    {
+        "compute": Record(
+            {
+                "scale": Real(1.0 / MOST_SCALE, MOST_SCALE),
+                "constant": Real(-MOST_SCALE, MOST_SCALE),
+                "slope": Real(-MOST_SCALE, MOST_SCALE),
+                "extra": Real(-MOST_SCALE, MOST_SCALE),
+            }
+        ),
+        "transfer": Real(most=1e9),
+        "levels": ListOf(SECONDS, 0, 1024),
+        "search": SECONDS,
+        "other": SECONDS,
+        "predicted": _COUNTS,
+        "realised": _COUNTS,
+    }
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,11 +262,13 @@ class OnlineCorrection:
         self._transfer = RecentRatio(WINDOW, 1.0 - share)
         self._hidden = RecentRatio(WINDOW, 0.0)
         self._drafts = [RecentAverage(WINDOW, (t, t)) for t in self._draft_base]
-        self._search = RecentAverage(WINDOW)
+        # The first search of a process takes many times what others do, and a level that seems
+        # dear is not drafted again: it does not count before there are others.
+        self._search = RecentAverage(WINDOW, (0.0, 0.0))
         self._other = RecentAverage(WINDOW)
-        # The prior of the misses: one expert per layer, as predicted.
-        self._predicted = np.ones(self.n_layers)
-        self._realised = np.ones(self.n_layers)
+        # The prior of the misses: so many experts per layer, as predicted.
+        self._predicted = np.full(self.n_layers, _MISS_PRIOR)
+        self._realised = np.full(self.n_layers, _MISS_PRIOR)
         self._ratio = np.ones(self.n_layers)
         self._scale, self._hidden_scale = 1.0 - share, 0.0
         self._updates = 0
@@ -303,6 +336,12 @@ class OnlineCorrection:
             )
         return self._model
 
+    @property
+    def load_time(self) -> NDArray[np.float64]:
+        """Seconds that an expert of each layer costs that is really loaded, shape (L,)."""
+        time: NDArray[np.float64] = self._expert_scale * self._layer_time
+        return time
+
     def level_time(self, level: int) -> float:
         """Return the seconds that level ``level`` (1, 2, ...) takes, its search included.
 
@@ -357,6 +396,49 @@ class OnlineCorrection:
     def base_error(self) -> CycleTimeError:
         """Return how the uncorrected profile would have compared."""
         return self._error(1)
+
+    def to_state(self) -> dict[str, Any]:
+        """Return what a later decode with the same base model may begin with.
+
+        Returns
+        -------
+        dict
+            Plain values: the estimates, not what they were made from.
+        """
+        return {
+            "compute": self._compute.to_state(),
+            "transfer": self._transfer.value,
+            "levels": [average.value for average in self._drafts],
+            "search": self._search.value,
+            "other": self._other.value,
+            "predicted": self._predicted.tolist(),
+            "realised": self._realised.tolist(),
+        }
+
+    def from_state(self, state: Mapping[str, Any]) -> None:
+        """Begin with what :meth:`to_state` gave; it counts as much as the profile does.
+
+        Raises
+        ------
+        InvalidInputError
+            If it is none or for another number of layers; nothing is changed then.
+        """
+        kept = checked(state, COST_STATE, "costs")
+        for name in ("predicted", "realised"):
+            if len(kept[name]) != self.n_layers:
+                raise InvalidInputError(
+                    f"costs.{name} is for {len(kept[name])} layers, the cost model for "
+                    f"{self.n_layers}"
+                )
+        self._compute.from_state(kept["compute"])
+        self._transfer = RecentRatio(WINDOW, kept["transfer"])
+        self._drafts = [RecentAverage(WINDOW, (t,) * _KEPT) for t in kept["levels"]]
+        self._search = RecentAverage(WINDOW, (kept["search"],) * _KEPT)
+        self._other = RecentAverage(WINDOW, (kept["other"],) * _KEPT)
+        self._predicted, self._realised = np.array(kept["predicted"]), np.array(kept["realised"])
+        self._scale = min(self._transfer.value, MOST_SCALE)
+        self._weigh_misses()
+        self._model = None
 
     @property
     def _expert_scale(self) -> float:
@@ -479,13 +561,30 @@ class _ComputeFit:
             self._seen = True
             first = slice(0, self._used)
             self._rows[first, 3] = x
-            self._rows[first, 0] = self._seconds[first] = 1.0 + self._handling * x
+            self._rows[first, 0] = 1.0 + self._handling * x
+            self._seconds[first] += (self.scale * self._handling + self._extra) * x
         at = self._next
         self._rows[at] = (1.0 + self._handling * x, unit, unit * (n_nodes - 1), x)
         self._seconds[at] = seconds / base
         self._next = (at + 1) % WINDOW
         self._used = min(self._used + 1, WINDOW)
         self._stale = True
+
+    def to_state(self) -> dict[str, float]:
+        return {
+            "scale": float(self.scale),
+            "constant": float(np.clip(self._constant, -MOST_SCALE, MOST_SCALE)),
+            "slope": float(np.clip(self._slope, -MOST_SCALE, MOST_SCALE)),
+            "extra": float(np.clip(self._extra, -MOST_SCALE, MOST_SCALE)),
+        }
+
+    def from_state(self, state: Mapping[str, float]) -> None:
+        """Let the kept estimate take the profile's place, before anything was added."""
+        self.scale = state["scale"]
+        self._constant, self._slope = state["constant"], state["slope"]
+        self._extra = state["extra"]
+        at = self.scale, self._constant, self._slope, 0.0
+        self._seconds[: self._used] = self._rows[: self._used] @ at
 
     def fit(self) -> None:
         """Take one step of iteratively reweighted least squares, from the last estimate."""

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import Real, Whole, checked
+from ..errors import InvalidInputError
 from ..expert_union import expert_union
+from ..schema import ListOf, Record
 
 #: Tokens times experts that this stands for, and those that the figure of all layers stands for in
 #: one.
@@ -17,6 +22,14 @@ _POOLED_EXPOSURE, _LAYER_EXPOSURE = 100.0, 30.0
 _MEMORY, _FIRST_TOKENS = 64.0, 8.0
 #: Tokens after which what was seen of uses has lost 63 % of its weight.
 _USES_MEMORY = 2048.0
+
+_SUMS = ListOf(Real(most=1e15), 1)
+_RATES = ("absent", "loads", "needed")
+_WATCH = Record({"uses": _SUMS, "exposure": _SUMS})
+#: What `LoadRepayment.to_state` gives: a sum per layer.
+REPAYMENT_STATE = Record(
+    {"top_k": Whole(), "drafted": _WATCH, "evicted": _WATCH, **dict.fromkeys(_RATES, _SUMS)}
+)
 
 
 class LoadRepayment:
@@ -77,6 +90,36 @@ class LoadRepayment:
         """
         self._evicted.end(self._evicted.watched, used=False)
         self._resident = None
+
+    def to_state(self) -> dict[str, Any]:
+        """Return what a later decode of the same model and cache may begin with, plain values."""
+        return {
+            "top_k": self._top_k,
+            "drafted": self._drafted.to_state(),
+            "evicted": self._evicted.to_state(),
+            **{name: getattr(self, f"_{name}").tolist() for name in _RATES},
+        }
+
+    def from_state(self, state: Mapping[str, Any]) -> None:
+        """Begin with what :meth:`to_state` gave.
+
+        Raises
+        ------
+        InvalidInputError
+            If it is none or for another number of layers; nothing is changed then.
+        """
+        kept = checked(state, REPAYMENT_STATE, "repayment")
+        watches = kept["drafted"], kept["evicted"]
+        sums = [kept[name] for name in _RATES] + [s for watch in watches for s in watch.values()]
+        if any(len(values) != len(self._absent) for values in sums):
+            raise InvalidInputError(
+                f"repayment must have a sum for each of {len(self._absent)} layers"
+            )
+        self._top_k = kept["top_k"]
+        self._drafted.from_state(kept["drafted"])
+        self._evicted.from_state(kept["evicted"])
+        for name in _RATES:
+            setattr(self, f"_{name}", np.array(kept[name]))
 
     @property
     def unused(self) -> NDArray[np.bool_]:
@@ -176,6 +219,13 @@ class _Watch:
         self._clock = 0.0
         self._uses = np.zeros(n_layers)
         self._exposure = np.zeros(n_layers)
+
+    def to_state(self) -> dict[str, list[float]]:
+        exposure = self._exposure + self._open(self.watched)
+        return {"uses": self._uses.tolist(), "exposure": exposure.tolist()}
+
+    def from_state(self, state: Mapping[str, list[float]]) -> None:
+        self._uses, self._exposure = np.array(state["uses"]), np.array(state["exposure"])
 
     def wait(self, tokens: float) -> None:
         """Let time pass."""

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from ..checks import Real, checked
+from ..schema import Record
+
 #: Speculative cycles after which what was seen has lost 63 % of its weight.
 _MEMORY = 64.0
 #: Rejected nodes, and what each loads beyond the prediction as a share of what the root was
@@ -9,6 +15,9 @@ _MEMORY = 64.0
 _PRIOR_NODES, _PRIOR_SHARE = 2.0, 0.2
 #: What is left of the estimate after a cycle that drafted but verified nothing of it.
 _UNTESTED = 0.97
+
+#: What `WasteBias.to_state` gives: seconds, and nodes.
+BIAS_STATE = Record({"excess": Real(-1e12, 1e12), "rejected": Real(most=1e9)})
 
 
 class WasteBias:
@@ -31,6 +40,22 @@ class WasteBias:
             self._known = True
             self._excess = _PRIOR_NODES * _PRIOR_SHARE * root_load
             self._rejected = _PRIOR_NODES
+
+    def to_state(self) -> dict[str, float]:
+        """Return what a later decode of the same model and machine may begin with."""
+        return {"excess": self._excess, "rejected": self._rejected}
+
+    def from_state(self, state: Mapping[str, Any]) -> None:
+        """Begin with what :meth:`to_state` gave.
+
+        Raises
+        ------
+        InvalidInputError
+            If it is none; nothing is changed then.
+        """
+        kept = checked(state, BIAS_STATE, "bias")
+        self._excess, self._rejected = kept["excess"], kept["rejected"]
+        self._known = self._rejected > 0.0
 
     @property
     def seconds(self) -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,6 +108,33 @@ class Policy(ABC):
     def start(self) -> None:
         """Take note that another text begins; what was learned stays."""
         return
+
+    def to_state(self) -> dict[str, Any] | None:
+        """Return what was learned, for a later process; None, the default, if nothing is kept.
+
+        Returns
+        -------
+        dict or None
+            Plain values, as JSON has them: few and robust, not all that was seen.
+        """
+        return None
+
+    def from_state(self, state: Mapping[str, Any], n_layers: int, n_experts: int) -> None:
+        """Begin with what :meth:`to_state` gave in an earlier process.
+
+        Parameters
+        ----------
+        state : mapping
+            From a file: to be checked before anything is changed.
+        n_layers, n_experts : int
+            Of the model that is decoded.
+
+        Raises
+        ------
+        InvalidInputError
+            If it is nothing that this policy gives.
+        """
+        raise InvalidInputError(f"policy {self.name} keeps nothing")
 
     @abstractmethod
     def choose(self, view: DraftView) -> Choice:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import Anything, Maybe, checked
+from ..control.first_level import FirstLevel
 from ..control.load_repayment import LoadRepayment
 from ..control.plain_guard import PlainGuard, UnneededLoads
 from ..control.waste_bias import WasteBias
 from ..control.waste_prices import WastePrices
 from ..cost import CostModel
-from ..solution import node_time_at
+from ..schema import Record
 from .drafting import DraftShape, for_sizes
 from .level_search import LevelSearch
 from .policy import Choice, Outcome, Policy, PolicyKind
 from .view import DraftView
+
+#: What `SpecFitPolicy.to_state` gives; each part checks its own.
+_STATE = Record(
+    {
+        **dict.fromkeys(("bias", "first_level", "repayment"), Anything()),
+        "guard": Maybe(Anything()),
+    }
+)
 
 
 class SpecFitPolicy(Policy):
@@ -56,11 +69,11 @@ class SpecFitPolicy(Policy):
     acceptance seen so far (:meth:`specfit_opt.TreeSearch.advise`).
 
     **Drafting nothing.** Before the first level nothing is known of a position but its root, so
-    there the expected rule takes the child to cause no loads, and what speculation brought so far
-    decides: a guard runs plain decoding of the same tokens beside the real thing, on the routing
-    that verification shows and a cache of its own (`PlainGuard`). Speculation may lose a pass and a
-    half of plain decoding beside what it gained in the last cycles; once it has, nothing is drafted
-    for a while, and for ever longer after tries that fail (`SpeculationBudget`).
+    there the expected rule takes the child to cause no loads (`FirstLevel`), and what speculation
+    brought so far decides: a guard runs plain decoding of the same tokens beside the real thing, on
+    the routing that verification shows and a cache of its own (`PlainGuard`). Speculation may lose
+    a pass and a half of plain decoding beside what it gained in the last cycles; once it has,
+    nothing is drafted for a while, and for ever longer after tries that fail (`SpeculationBudget`).
     """
 
     name = "specfit"
@@ -71,8 +84,10 @@ class SpecFitPolicy(Policy):
         self.shape = DraftShape(levels, top_k, width)
         self.guard = PlainGuard() if guard else None
         self.bias = WasteBias()
+        self._first_level = FirstLevel()
         self.repayment: LoadRepayment | None = None
         self._share: NDArray[np.float64] = np.ones(0)
+        self._drafting = 0.0  # the price of the levels of this cycle
         self._search: _PricedSearch | None = None
 
     def fresh(self) -> Policy:
@@ -92,9 +107,33 @@ class SpecFitPolicy(Policy):
         if self.repayment is not None:
             self.repayment.start()
 
+    def to_state(self) -> dict[str, Any] | None:
+        """Return what was learned of waste, repayment and the guard; None before any cycle."""
+        if self.repayment is None:
+            return None
+        return {
+            "bias": self.bias.to_state(),
+            "first_level": self._first_level.to_state(),
+            "guard": None if self.guard is None else self.guard.to_state(),
+            "repayment": self.repayment.to_state(),
+        }
+
+    def from_state(self, state: Mapping[str, Any], n_layers: int, n_experts: int) -> None:
+        """See :meth:`Policy.from_state`."""
+        kept = checked(state, _STATE, "policy")
+        repayment, bias = LoadRepayment(n_layers, n_experts), WasteBias()
+        repayment.from_state(kept["repayment"])
+        bias.from_state(kept["bias"])
+        first_level = FirstLevel()
+        first_level.from_state(kept["first_level"])
+        if self.guard is not None and kept["guard"] is not None:
+            self.guard.from_state(kept["guard"])
+        self.repayment, self.bias, self._first_level = repayment, bias, first_level
+
     def choose(self, view: DraftView) -> Choice:
         """Return the best subtree of the levels that were drafted."""
         self._search = None
+        self._drafting = 0.0
         if self.repayment is None:
             self.repayment = LoadRepayment(*view.resident.shape)
         self.repayment.look(view.resident)
@@ -106,7 +145,7 @@ class SpecFitPolicy(Policy):
                 return plain
         # One table of node times, long enough for all levels.
         cost = for_sizes(view.cost_model, self.shape.most_nodes)
-        if not _first_level_may_pay(view, cost):
+        if not self._first_level.wanted(view, cost):
             return plain
         search = _PricedSearch(view, cost, self._share)
         self.bias.expect(search.root_load)
@@ -120,14 +159,15 @@ class SpecFitPolicy(Policy):
         assert self.repayment is not None  # choose comes first
         self.repayment.learn(outcome.experts, rows, outcome.misses)
         if self.guard is not None:
-            self.guard.learn(outcome, UnneededLoads(self.repayment.unused, 1.0 - self._share))
+            unneeded = UnneededLoads(self.repayment.unused, 1.0 - self._share)
+            self.guard.learn(outcome, self._drafting, unneeded)
         search = self._search
         if search is None or not outcome.levels:
             return
         if len(outcome.choice.nodes) == 1:
             self.bias.fade()
             return
-        wasted = search.load_time(outcome.experts) - search.load_time(outcome.experts[rows])
+        wasted = search.loading(outcome.experts) - search.loading(outcome.experts[rows])
         rejected = len(outcome.choice.nodes) - search.solution.expected_tokens
         self.bias.learn(wasted - search.waste_time(outcome.choice.nodes), rejected)
 
@@ -136,8 +176,10 @@ class SpecFitPolicy(Policy):
         while view.levels < min(self.shape.levels, view.max_levels):
             if view.levels and not search.advises_another(1, view.acceptance):
                 break
+            level_time = view.level_time
             if not view.grow(self.shape.top_k, self.shape.width):
                 break
+            self._drafting += level_time
             search.extend_at(self.bias.seconds)
         if not search.n_nodes:
             search.extend_at(0.0)
@@ -184,6 +226,10 @@ class _PricedSearch(LevelSearch):
         # A level changes the prices of experts that were there before, too.
         self.extend(self._charged(charge))
 
+    def loading(self, experts: NDArray[np.integer]) -> float:
+        """Return the seconds that the union of true ``experts``, shape (n, L, k), took to load."""
+        return float(self._missing(experts).sum(axis=1) @ self._view.load_time)
+
     def waste_time(self, nodes: NDArray[np.int64]) -> float:
         """Return the seconds of loads that no committed token is expected to use."""
         missing = self._missing(self._view.experts()[nodes])
@@ -200,21 +246,6 @@ class _PricedSearch(LevelSearch):
             time = time + charge * np.arange(len(time))
         prices = self._prices.table() * share[:, None]
         return CostModel(cost.fixed_time, time, prices, cost.resident_time)
-
-
-def _first_level_may_pay(view: DraftView, cost: CostModel) -> bool:
-    """Return whether the first level is expected to win.
-
-    The root's experts cost nothing, so neither do those of its virtual child, and the rule is a
-    comparison of two ratios. Decided before anything is predicted, so that plain decoding costs
-    nothing.
-    """
-    if view.max_levels < 1:
-        return False
-    acceptance = view.acceptance
-    alone = cost.fixed_time + node_time_at(cost, 1)
-    both = cost.fixed_time + node_time_at(cost, 2) + view.level_time
-    return (1.0 + acceptance[min(1, len(acceptance) - 1)]) * alone > both
 
 
 KIND = PolicyKind(

@@ -84,6 +84,9 @@ class CycleState:
         What the cache evicts, by name.
     rate : float or None
         Tokens per second of this decode so far.
+    load_time : ndarray of float64, shape (L,), or None
+        Seconds that an expert of each layer costs that is really loaded, where the cost model's
+        price of a predicted one allows for loads that the prediction misses. None: that price.
     """
 
     cost_model: CostModel | None
@@ -92,6 +95,7 @@ class CycleState:
     slots: NDArray[np.int64]
     cache_policy: str
     rate: float | None
+    load_time: NDArray[np.float64] | None = None
 
 
 class DraftView:
@@ -206,6 +210,14 @@ class DraftView:
         if self._state.level_time is None:
             raise InvalidInputError(_UNPRICED)
         return self._state.level_time(self.levels + 1)
+
+    @property
+    def load_time(self) -> NDArray[np.float64]:
+        """Seconds that an expert of each layer costs that is really loaded, shape (L,)."""
+        if self._state.load_time is not None:
+            return self._state.load_time
+        n_layers, n_experts = self.resident.shape
+        return self.cost_model.expert_table(n_layers, n_experts).mean(axis=1)
 
     @property
     def draft_time(self) -> float:

@@ -255,6 +255,7 @@ class RecordedDecode:
             slots=self._slots,
             cache_policy=self.machine.cache_policy,
             rate=self._tokens / self._seconds if self._tokens else None,
+            load_time=self.correction.load_time if priced else None,
         )
         draft_time = self.machine.draft_time
         return RecordedView(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specfit_opt import CostModel
-from specfit_opt.checks import Anything, Kind, Maybe, OneOf, Real, Text, Whole, shown
+from specfit_opt.checks import Anything, Kind, Maybe, OneOf, Real, Text, Whole, checked, shown
 from specfit_opt.errors import InvalidInputError
 from specfit_opt.files.archive import named
 from specfit_opt.files.atomic import atomic_write
@@ -232,8 +232,25 @@ def load_runtime_profile(path: str | PathLike[str] | RuntimeProfile) -> RuntimeP
     """
     if isinstance(path, RuntimeProfile):
         return path
-    where = printable(path)
-    data = read_json(path, _FILE, error=InvalidInputError)
+    return profile_from(read_json(path, _FILE, error=InvalidInputError), printable(path))
+
+
+def profile_from(data: Any, where: str) -> RuntimeProfile:
+    """Return the profile of what :meth:`RuntimeProfile.to_dict` gave.
+
+    Parameters
+    ----------
+    data : dict
+        From a file; everything is checked.
+    where : str
+        For messages.
+
+    Raises
+    ------
+    InvalidInputError
+        As `load_runtime_profile` says.
+    """
+    data = checked(data, _FILE, where)
     figures = {name: data[name] for name in _KINDS}
     for name, part in _PARTS.items():
         with named(f"{where}: {name}"):

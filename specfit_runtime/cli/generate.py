@@ -101,6 +101,12 @@ def _add_choice_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_drawing_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
+        "--no-state",
+        action="store_true",
+        help="begin without what was learned in earlier runs, and keep nothing; it is kept in "
+        "$XDG_STATE_HOME/specfit, or ~/.local/state/specfit",
+    )
+    parser.add_argument(
         "--temperature",
         type=float,
         default=0.0,
@@ -156,6 +162,7 @@ def _decode(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         predictor=args.predictor,
         profile=args.profile,
         prefetch=_PREFETCH[args.prefetch],
+        state=not args.no_state,
     )
     tokenizer = load_tokenizer(path)
     model = load_model(args, path)

@@ -253,6 +253,7 @@ class DecodeLoop:
             slots=self._slots,
             cache_policy=self._offload.cache.policy,
             rate=self._tokens / self._seconds if self._tokens else None,
+            load_time=None if correction is None else correction.load_time,
         )
 
     def _levels_left(self) -> int:

@@ -97,13 +97,13 @@ class CausalLmDrafter(Drafter):
 
     def __init__(self, model: Any, *, dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        self._folder: Path | None = None
+        self.folder = None
         self._model: Any = None
         self._tested: Any = None
         if isinstance(model, (str, os.PathLike)):
             # At once: the working directory may be another one when the first text begins.
-            self._folder = Path(os.path.abspath(os.path.expanduser(model)))
-            self._config = _checked_config(self._folder)
+            self.folder = Path(os.path.abspath(os.path.expanduser(model)))
+            self._config = _checked_config(self.folder)
         elif hasattr(model, "config") and hasattr(model, "get_input_embeddings"):
             self._model = model
         else:
@@ -117,11 +117,11 @@ class CausalLmDrafter(Drafter):
     def _bind(self, model: Any) -> None:
         if self._model is model:
             raise InvalidInputError("the target cannot be its own drafter; pass another model")
-        if self._folder is not None:
+        if self.folder is not None:
             wanted = self._dtype or model.dtype
             device = model.get_input_embeddings().weight.device
             if self._model is None or self._model.dtype != wanted:
-                self._model = _load(self._folder, self._config, wanted)
+                self._model = _load(self.folder, self._config, wanted)
             self._model.to(device)
         if self._model.training:
             raise InvalidInputError("the draft model is in training mode; call eval() on it")

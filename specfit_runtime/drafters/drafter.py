@@ -10,6 +10,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -79,12 +80,15 @@ class Drafter(ABC):
         Levels that a tree can have at most.
     assumption : str
         What was assumed because neither files nor arguments said it; empty if nothing was.
+    folder : Path or None
+        That its weights are from; None without such a folder.
     """
 
     name: ClassVar[str]
     feature_layers: tuple[int, ...] = ()
     max_levels: int | None = None
     assumption: str = ""
+    folder: Path | None = None
     _bound: weakref.ref[Any] | None = None
 
     def __init__(self) -> None:

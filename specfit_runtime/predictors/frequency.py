@@ -20,6 +20,8 @@ _REMEMBERED, _DECAY = 4, 0.7
 _WEIGHTS = (_DECAY ** np.arange(_REMEMBERED))[None, :, None, None]
 #: Tokens of the text from which those are drawn that stand in for unknown ones.
 _SPREAD = 1024
+#: Bytes of the tokens seen last that a later process is handed on, and the largest id of these.
+_KEPT_BYTES, _LARGEST_TOKEN = 2**22, 2**22
 #: Observed tokens that may wait until a prediction is asked for.
 _MOST_PENDING = 256
 
@@ -114,6 +116,31 @@ class Frequency(RoutingPredictor):
         self._pending.append((text, ids.astype(self._best.dtype)))
         self._n_pending += len(text)
         if self._n_pending >= _MOST_PENDING:
+            self._learn()
+
+    def to_state(self) -> tuple[NDArray[np.int64], NDArray[np.integer]] | None:
+        """Return the tokens seen last and what they use most; None before a text began.
+
+        Up to 4 MiB: 5,400 tokens at 48 layers and top-8.
+        """
+        if self._shape is None:
+            return None
+        self._learn()
+        row_bytes = 8 + self._best[:0].itemsize * self._last.size
+        most = min(self.capacity, _KEPT_BYTES // row_bytes)
+        rows = np.argsort(-self._seen[: self._used], kind="stable")[:most]
+        rows = rows[self._token[rows] <= _LARGEST_TOKEN]
+        return self._token[rows], self._best[rows]
+
+    def from_state(self, tokens: NDArray[np.int64], experts: NDArray[np.integer]) -> None:
+        """Begin with what :meth:`to_state` gave, as one occurrence of each token."""
+        ids = checked_experts(self._shape, tokens, experts)
+        if len(tokens) and not 0 <= tokens.min() <= tokens.max() <= _LARGEST_TOKEN:
+            raise InvalidInputError(f"tokens must be from 0 to {_LARGEST_TOKEN}")
+        if len(np.unique(tokens)) < len(tokens):
+            raise InvalidInputError("a token occurs twice in what is kept of the routing")
+        if len(tokens):
+            self.observe(tokens[::-1], ids[::-1])
             self._learn()
 
     def _learn(self) -> None:

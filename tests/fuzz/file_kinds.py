@@ -155,6 +155,52 @@ def _use_runtime_profile(folder: Path) -> None:
     load_runtime_profile(folder / "p.json").cost_model()
 
 
+def _kept_key() -> dict[str, Any]:
+    return {"model": "a", "slots": [2]}
+
+
+def _kept_memory() -> Any:
+    """Return the memory of a decode of a model with 2 layers of 6 experts, which saw a pass."""
+    from samples import profile
+
+    from specfit_opt.control.acceptance_calibration import AcceptanceCalibrator
+    from specfit_opt.control.correction import OnlineCorrection
+    from specfit_opt.policies import SpecFitPolicy
+    from specfit_runtime.decode.memory import DecodeMemory
+    from specfit_runtime.predictors import make_predictor
+
+    own = profile()
+    n_layers = own.setup.n_layers
+    predictor = make_predictor("frequency")
+    predictor.start(n_layers, 6, 2)
+    predictor.observe([5, 7], np.ones((2, n_layers, 2), dtype=np.int32))
+    policy = SpecFitPolicy()
+    from specfit_opt.control.load_repayment import LoadRepayment
+
+    policy.repayment = LoadRepayment(n_layers, 6)
+    calibrator = AcceptanceCalibrator()
+    calibrator.observe([-1, 0], [1, 2], [1.0, 0.5], [0, 1], [2, 3])
+    correction = OnlineCorrection(own.cost_model(), own.draft_time)
+    return DecodeMemory(policy, None, predictor, calibrator, own, correction)
+
+
+def _make_kept_state(folder: Path) -> None:
+    _kept_memory().keep().save(folder / "a.npz", _kept_key())
+
+
+def _use_kept_state(folder: Path) -> None:
+    from types import SimpleNamespace
+
+    from specfit_runtime.state.kept_state import load_kept_state
+
+    kept = load_kept_state(folder / "a.npz", _kept_key())
+    memory = _kept_memory()
+    shape = SimpleNamespace(n_layers=memory.profile.setup.n_layers, n_experts=6, top_k=2)
+    memory.restore(kept, shape)
+    memory.correction.cost_model()
+    memory.keep()
+
+
 def _make_prompts(folder: Path) -> None:
     lines = ["Once upon a time", json.dumps({"prompt": "two\nlines"}), "größer", ""]
     (folder / "p.txt").write_text("\n".join(lines), encoding="utf-8")
@@ -259,6 +305,7 @@ FILE_KINDS: dict[str, FileKind] = {
     "trace": FileKind(_make_trace, _use_trace, 2),
     "hardware profile": FileKind(_make_hardware_profile, _use_hardware_profile),
     "runtime profile": FileKind(_make_runtime_profile, _use_runtime_profile),
+    "kept state": FileKind(_make_kept_state, _use_kept_state, 2),
     "prompts": FileKind(_make_prompts, _use_prompts),
     "routing network": FileKind(_make_network, _use_network),
     "eagle3 specforge": FileKind(_make_eagle3("specforge"), _use_drafter("eagle3")),

