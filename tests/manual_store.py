@@ -86,6 +86,8 @@ class ManualStore(ExpertStore):
         expert: int,
         out: torch.Tensor,
         after: torch.cuda.Event | None = None,
+        *,
+        early: bool = False,
     ) -> Ticket:
         assert after is None
         assert out.shape == (self.index.layouts[layer].n_elements,)
