@@ -54,12 +54,12 @@ class ExpertCache:
     Notes
     -----
     *A pass* over the layers begins with :meth:`begin_pass`; without it, all works the same. Within
-    a pass, experts that a layer will probably use may be fetched early, by :meth:`fetch_early`.
+    a pass, experts that a layer will probably use may be fetched early, by :meth:`prefetch`.
 
     *Evictions*: only experts that the current :meth:`use` does not name are ever evicted, so an
     expert that was found in a slot stays there until its batch was computed with. For the other
     slots, what is in them and what the pass brings in compete by the policy's ranking; who loses
-    is evicted, or passes through the scratch slab and is gone. What :meth:`fetch_early` asks for
+    is evicted, or passes through the scratch slab and is gone. What :meth:`prefetch` asks for
     does not compete.
 
     *Interrupts*: an exception may come at any point (KeyboardInterrupt, one of a signal handler).
@@ -214,7 +214,7 @@ class ExpertCache:
         """Return how long bringing in one expert of a layer took lately; 0 if none was moved."""
         return self._slots.pace.seconds(layer)
 
-    def fetch_early(self, layer: int, experts: Sequence[int], spared: Sequence[int] = ()) -> int:
+    def prefetch(self, layer: int, experts: Sequence[int], spared: Sequence[int] = ()) -> int:
         """Begin to fetch experts that a layer will probably use in this pass, behind all others.
 
         Parameters
@@ -229,7 +229,7 @@ class ExpertCache:
         Returns
         -------
         int
-            How many fetches began.
+            Bytes that the fetches will move, unless they are given up before they begin.
 
         Raises
         ------
@@ -267,7 +267,7 @@ class ExpertCache:
                     slots.bring(layer, expert, early=True)
                     slots.tally.prefetched[layer] += 1
                     slots.early[layer].add(expert)
-            return len(missing)
+            return len(missing) * self._moved[layer]
 
     def use(
         self,

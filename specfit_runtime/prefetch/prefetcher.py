@@ -226,7 +226,7 @@ class Prefetcher:
         order = worth[np.argsort(-best[worth], kind="stable")]
         chosen = [e for e, least in zip(order.tolist(), limits, strict=False) if best[e] >= least]
         if chosen:
-            cache.fetch_early(layer, chosen, np.flatnonzero(best >= 0.0).tolist())
+            cache.prefetch(layer, chosen, np.flatnonzero(best >= 0.0).tolist())
 
     def _scale_of(self, layer: int, margins: NDArray[np.float32]) -> float:
         """Return what makes the mean margin of chosen experts 1, over the last passes."""
