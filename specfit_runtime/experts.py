@@ -11,6 +11,7 @@ token's experts in their given order ends it. What that is to the last bit is sa
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -98,7 +99,12 @@ def offloaded_experts_forward(
     """
     tag = _checked_layer(self, hidden_states, top_k_weights)
     offload, layer = tag.offload, tag.layer
-    routing = top_k_index.cpu()
+    prefetcher, meanwhile = offload.prefetcher, None
+    if prefetcher is None:
+        routing = top_k_index.cpu()
+    else:
+        routing = prefetcher.routing(layer, hidden_states, top_k_index)
+        meanwhile = partial(prefetcher.meanwhile, layer, hidden_states)
     n_tokens, top_k = routing.shape
     with offload.lock, torch.no_grad():
         offload.record_routing(layer, routing.numpy().astype(np.int32))
@@ -107,7 +113,7 @@ def offloaded_experts_forward(
         rows = Rows(routing, offload.n_experts, hidden_states.device)
         out = None
         weights = top_k_weights.reshape(-1)
-        with closing(offload.cache.use(layer, rows.experts, rows.demand)) as batches:
+        with closing(offload.cache.use(layer, rows.experts, rows.demand, meanwhile)) as batches:
             for batch in batches:
                 parameters = tag.weights(batch.slab, self)
                 mine, computed = compute_batch(

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock, local
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from .guards import OfOneModel
 from .routing_record import RoutingRecord
 from .stores import EmulatedLink, ExpertStore
 
+if TYPE_CHECKING:
+    from .prefetch import Prefetcher
+
 #: What a second generation on one model is told.
 BUSY = (
     "the model is decoding for another call; wait for that one, or load the model a second time"
@@ -32,6 +35,7 @@ class _Pass(local):
 
     def __init__(self) -> None:
         self.records: list[RoutingRecord] = []
+        self.prefetcher: Prefetcher | None = None
 
 
 class Offload(OfOneModel, Closing):
@@ -105,6 +109,20 @@ class Offload(OfOneModel, Closing):
             yield record
         finally:
             records.remove(record)
+
+    @contextmanager
+    def prefetching(self, prefetcher: Prefetcher) -> Iterator[None]:
+        """Let a prefetcher see this thread's forward passes inside the block, and fetch early."""
+        self._pass.prefetcher = prefetcher
+        try:
+            yield
+        finally:
+            self._pass.prefetcher = None
+
+    @property
+    def prefetcher(self) -> Prefetcher | None:
+        """What sees the forward pass that this thread runs; None if nothing does."""
+        return self._pass.prefetcher
 
     def record_routing(self, layer: int, routing: NDArray[np.int32]) -> None:
         """Note the experts of a layer's forward pass, shape (T, k), before they are computed.

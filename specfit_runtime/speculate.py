@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
-import numpy as np
 from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from specfit_opt.checks import Flag
 from specfit_opt.control.acceptance_calibration import AcceptanceCalibrator, CalibrationState
 from specfit_opt.control.correction import OnlineCorrection
 from specfit_opt.policies import Policy, make_policy
@@ -22,13 +22,13 @@ from .calibration.measure import calibrate_briefly
 from .decode.hooks import streamer_of_generate
 from .decode.loop import DecodeLoop
 from .decode.memory import DecodeMemory
-from .decode.prefetch import Prefetcher
 from .decode.request import Request
 from .drafters import Drafter, make_drafter
 from .errors import InvalidInputError
 from .exclusive import exclusively, loading, taken
 from .offload import BUSY, model_name, offload_of
 from .predictors import make_predictor
+from .prefetch import Prefetcher
 from .report import DecodeReport
 from .state import StateKeeper
 from .state.setup_key import setup_key
@@ -69,10 +69,9 @@ class SpecFit:
     profile : RuntimeProfile, path or None
         What passes, drafting and experts cost, from `calibrate`. None: it is measured briefly when
         the first text begins, if the policy asks prices.
-    prefetch : bool or "auto"
-        Fetch the predicted experts of the chosen nodes before the pass asks for them. ``"auto"``:
-        while that hides more transfer than it wastes. Off by default: on a slow link a wrong
-        prediction costs more than a right one hides.
+    prefetch : bool
+        Fetch experts early: while a layer computes, those that the next one's router will probably
+        choose, as far as what is learned meanwhile says that it pays. False: never.
     state : bool, str or path
         Keep what is learned for later processes: in the user's folder of state
         (``$XDG_STATE_HOME/specfit``, or ``~/.local/state/specfit``), or in a folder that is named.
@@ -122,7 +121,7 @@ class SpecFit:
         policy: str | Policy = "specfit",
         predictor: str | RoutingPredictor = "frequency",
         profile: RuntimeProfile | str | os.PathLike[str] | None = None,
-        prefetch: bool | Literal["auto"] = False,
+        prefetch: bool = True,
         state: bool | str | os.PathLike[str] = False,
     ) -> None:
         self._policy = make_policy(policy)
@@ -131,8 +130,7 @@ class SpecFit:
         self._predictor = make_predictor(predictor)
         self._predictor_name = predictor if isinstance(predictor, str) else None
         self._profile = None if profile is None else load_runtime_profile(profile)
-        self._prefetch = prefetch
-        Prefetcher(prefetch, None)  # refuses an unknown mode here rather than at the first text
+        self._prefetch: bool = Flag()(prefetch, "prefetch")
         if self._policy.drafts and self._drafter is None:
             raise InvalidInputError(
                 f"policy {self._policy.name} drafts, but no drafter was given: give one, such as "
@@ -266,9 +264,9 @@ class SpecFit:
                 self._report = _report(model, offload, loop, request, learned)
         return loop
 
-    def _prepare(self, model: Any, offload: Offload) -> tuple[DecodeMemory, Prefetcher]:
+    def _prepare(self, model: Any, offload: Offload) -> tuple[DecodeMemory, Prefetcher | None]:
         known = self._learned if self._offload is offload else None
-        if known is not None and self._prefetcher is not None and not known.torn:
+        if known is not None and not known.torn:
             self._bind(model, known.drafter)
             return known, self._prefetcher
         if known is not None and self._predictor_name is not None:
@@ -286,9 +284,7 @@ class SpecFit:
             if profile is None and policy.priced:
                 profile = calibrate_briefly(model, drafter)
             learned = self._memory(drafter, profile)
-        profile = learned.profile
-        times = None if profile is None else np.array(profile.expert_time)
-        prefetcher = Prefetcher(self._prefetch, times)
+        prefetcher = Prefetcher(model, offload) if self._prefetch else None
         self._offload, self._learned, self._prefetcher = offload, learned, prefetcher
         return learned, prefetcher
 

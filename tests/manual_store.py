@@ -72,6 +72,8 @@ class ManualStore(ExpertStore):
         self.failing: set[tuple[int, int]] = set()
         #: Called with every fetch, before and after it began; may raise.
         self.on_fetch: Any = lambda moment: None
+        #: What the counters say that each fetch took.
+        self.seconds_per_fetch = 0.0
         self.under_way: list[ManualTicket] = []
         self.closed = False
 
@@ -86,6 +88,8 @@ class ManualStore(ExpertStore):
         expert: int,
         out: torch.Tensor,
         after: torch.cuda.Event | None = None,
+        *,
+        early: bool = False,
     ) -> Ticket:
         assert after is None
         assert out.shape == (self.index.layouts[layer].n_elements,)
@@ -111,7 +115,8 @@ class ManualStore(ExpertStore):
 
     def counters(self) -> StoreCounters:
         n_bytes = sum(int(self.moved_bytes[layer]) for layer, _ in self.fetched)
-        return StoreCounters(fetches=len(self.fetched), bytes=n_bytes)
+        seconds = len(self.fetched) * self.seconds_per_fetch
+        return StoreCounters(fetches=len(self.fetched), bytes=n_bytes, seconds=seconds)
 
     def close(self) -> None:
         self.closed = True
@@ -123,6 +128,8 @@ class ManualTicket(Ticket):
     def __init__(self, store: ManualStore, layer: int, expert: int, out: torch.Tensor) -> None:
         self.store, self.layer, self.expert, self.out = store, layer, expert, out
         self.over = False
+        #: Tests set it to False for an early fetch that has not begun.
+        self.begun = True
         self.failed = (layer, expert) in store.failing
         store.failing.discard((layer, expert))
         out.fill_(torch.nan)
@@ -143,6 +150,17 @@ class ManualTicket(Ticket):
     def done(self) -> bool:
         self.store.stir()
         return self.over
+
+    def promote(self) -> None:
+        self.begun = True
+
+    def cancel(self) -> bool:
+        if self.begun:
+            return False
+        self.over = self.failed = True
+        self.store.under_way.remove(self)
+        self.store.fetched.remove((self.layer, self.expert))
+        return True
 
     def wait(self) -> None:
         self.store.stir()

@@ -71,6 +71,7 @@ def cycle(position: int = 1, **changes: Any) -> CycleRecord:
         "prefetch_hits": 4,
         "wasted_prefetch_bytes": 100_000,
         "prefetched": 5,
+        "hidden_seconds": 0.004,
     }
     return CycleRecord(**{**given, **changes})
 

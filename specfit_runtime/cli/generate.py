@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from specfit_opt.checks import Whole
 from specfit_opt.cli.output import print_json
@@ -26,7 +26,6 @@ from .prompts import one_prompt
 
 #: No text is longer.
 _MOST_TOKENS = 2**31 - 1
-_PREFETCH: dict[str, bool | Literal["auto"]] = {"auto": "auto", "on": True, "off": False}
 
 
 def add_parser(commands: Any) -> None:
@@ -89,10 +88,9 @@ def _add_choice_options(parser: argparse.ArgumentParser) -> None:
         f"{', '.join(kind.usage for kind in PREDICTORS.values())} (frequency)",
     )
     parser.add_argument(
-        "--prefetch",
-        choices=_PREFETCH,
-        default="off",
-        help="bring predicted experts in before the pass asks for them (auto: while that pays)",
+        "--no-prefetch",
+        action="store_true",
+        help="fetch no experts early, before their layer asks for them",
     )
     parser.add_argument(
         "--profile", metavar="FILE", help="what things cost here, as specfit calibrate measured it"
@@ -161,7 +159,7 @@ def _decode(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         policy=policy,
         predictor=args.predictor,
         profile=args.profile,
-        prefetch=_PREFETCH[args.prefetch],
+        prefetch=not args.no_prefetch,
         state=not args.no_state,
     )
     tokenizer = load_tokenizer(path)

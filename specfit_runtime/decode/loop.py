@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,12 @@ from specfit_opt.policies import Choice, CycleState, DraftView, Outcome
 from ..report import CycleRecord, PrefillRecord
 from ..verify import Accepted, ForwardResult, TargetSession, accept
 from .memory import DecodeMemory
-from .prefetch import Prefetcher
 from .request import Request
 
 if TYPE_CHECKING:
     from ..expert_cache import ExpertCache
     from ..offload import Offload
+    from ..prefetch import Prefetcher
 
 
 class DecodeLoop:
@@ -40,8 +41,8 @@ class DecodeLoop:
     request : Request
     learned : DecodeMemory
         Is used and taught.
-    prefetcher : Prefetcher
-        Likewise.
+    prefetcher : Prefetcher or None
+        Likewise; None: nothing is fetched early.
 
     Attributes
     ----------
@@ -62,7 +63,7 @@ class DecodeLoop:
         offload: Offload,
         request: Request,
         learned: DecodeMemory,
-        prefetcher: Prefetcher,
+        prefetcher: Prefetcher | None,
     ) -> None:
         self._offload = offload
         self._request = request
@@ -108,16 +109,22 @@ class DecodeLoop:
         self._session.rollback()
         self._offload.cache.end_pass()
 
+    def _watched(self, *, fetch: bool) -> AbstractContextManager[None]:
+        return nullcontext() if self._prefetcher is None else self._prefetcher.watching(fetch=fetch)
+
     def _prefill(self) -> bool:
         request, learned, cache = self._request, self._learned, self._offload.cache
         begin = perf_counter()
         before = cache.counters()
         cache.begin_pass()
         prompt = request.prompt
-        result = self._session.prefill(prompt.new_ids, chunk=prompt.chunk)
+        with self._watched(fetch=False):
+            result = self._session.prefill(prompt.new_ids, chunk=prompt.chunk)
         taken = self._accept(result, [int(self.ids[0, -1])], [-1])
         new = prompt.new_ids[0].tolist()
         learned.torn = True
+        if self._prefetcher is not None:
+            self._prefetcher.learn()
         predictor = learned.predictor
         predictor.start(self._offload.n_layers, self._offload.n_experts, self._offload.top_k)
         self._observe_routing(new, result)
@@ -145,7 +152,8 @@ class DecodeLoop:
         view, choice = self._choose(resident)
         times.chosen()
         tokens, parent = (part.tolist() for part in view.subtree(choice.nodes))
-        result = self._session.verify(tokens, parent)
+        with self._watched(fetch=True):
+            result = self._session.verify(tokens, parent)
         if self._offload.device.type == "cuda":
             # Else what the device still computes would be charged to whatever reads a result first.
             # Not the whole device: what was prefetched for nothing may still be on its way.
@@ -153,7 +161,7 @@ class DecodeLoop:
         times.verified()
         taken = self._accept(result, tokens, parent)
         self._session.commit(taken.rows)
-        misses = self._learn_from_pass(view, choice, taken, result, resident, times)
+        misses = self._learn_from_pass(view, choice, taken, result, resident)
         # What was prefetched for nothing is in this cycle's account, not in none.
         self._offload.cache.end_pass(len(taken.tokens))
         self._closed = times.close(view.draft_time)
@@ -164,7 +172,7 @@ class DecodeLoop:
         return taken.finished
 
     def _choose(self, resident: NDArray[np.bool_]) -> tuple[DraftView, Choice]:
-        """Draft and choose; ask for what the choice is predicted to use, if that pays."""
+        """Draft and choose."""
         learned = self._learned
         learned.torn = True
         view = DraftView(
@@ -176,8 +184,6 @@ class DecodeLoop:
             self._levels_left(),
         )
         choice = learned.policy.choose(view)
-        if self._prefetcher.wanted:
-            self._prefetcher.issue(self._offload.cache, view.experts()[choice.nodes])
         learned.torn = False
         return view, choice
 
@@ -188,7 +194,6 @@ class DecodeLoop:
         taken: Accepted,
         result: ForwardResult,
         resident: NDArray[np.bool_],
-        times: _Times,
     ) -> _Misses:
         """Teach drafter, predictor and acceptance what the target made of the tree."""
         learned, nodes = self._learned, choice.nodes
@@ -201,7 +206,8 @@ class DecodeLoop:
         used = expert_union(result.experts, self._offload.n_experts)
         # Where the policy asked no predictions, none are made for it here either.
         predicted = expert_union(view.experts()[nodes], len(used[0])) if view.predicted else None
-        self._prefetcher.learn(predicted, used, resident, times.compute)
+        if self._prefetcher is not None:
+            self._prefetcher.learn(used)
         realised = (used & ~resident).sum(axis=1)
         expected = realised if predicted is None else (predicted & ~resident).sum(axis=1)
         return _Misses(expected, realised)
@@ -301,8 +307,8 @@ class DecodeLoop:
         return taken
 
     def _observe_routing(self, tokens: Sequence[int], result: ForwardResult) -> None:
-        # A policy that asks for no prediction should not pay for it; prefetching asks as well.
-        if self._learned.policy.predicts or self._prefetcher.wanted:
+        # A policy that asks for no prediction should not pay for it.
+        if self._learned.policy.predicts:
             self._learned.predictor.observe(tokens, result.experts)
 
     def _tell_drafter(
@@ -385,6 +391,7 @@ def _record(
         prefetch_hits=moved.prefetch_hits,
         prefetch_bytes=moved.prefetch_bytes,
         wasted_prefetch_bytes=moved.wasted_prefetch_bytes,
+        hidden_seconds=moved.hidden_seconds,
         evictions=moved.evictions,
         bypassed=moved.bypassed,
         scratch_rounds=moved.scratch_rounds,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from operator import index
 from threading import RLock
 from typing import TYPE_CHECKING
@@ -53,14 +53,14 @@ class ExpertCache:
 
     Notes
     -----
-    *A pass* over the layers begins with :meth:`begin_pass` and may be announced by
-    :meth:`prefetch`; without either, all works the same and nothing is prefetched.
+    *A pass* over the layers begins with :meth:`begin_pass`; without it, all works the same. Within
+    a pass, experts that a layer will probably use may be fetched early, by :meth:`prefetch`.
 
     *Evictions*: only experts that the current :meth:`use` does not name are ever evicted, so an
     expert that was found in a slot stays there until its batch was computed with. For the other
     slots, what is in them and what the pass brings in compete by the policy's ranking; who loses
-    is evicted, or passes through the scratch slab and is gone. What :meth:`prefetch` asks for does
-    not compete.
+    is evicted, or passes through the scratch slab and is gone. What :meth:`prefetch` asks for
+    does not compete.
 
     *Interrupts*: an exception may come at any point (KeyboardInterrupt, one of a signal handler).
     Which slot holds which expert is decided by one dictionary per layer, in which an expert is
@@ -99,8 +99,6 @@ class ExpertCache:
         )
         self._resident = self._slots.resident.view()
         self._resident.flags.writeable = False
-        # Per layer: experts that the pass is expected to use.
-        self._wanted: list[set[int]] = [set() for _ in range(self.n_layers)]
 
     # ---- what is there
 
@@ -147,8 +145,6 @@ class ExpertCache:
         with self.lock:
             if self._slots.in_use is not None:
                 raise BusyError("experts of the cache are in use; clear it when the pass is over")
-            for wanted in self._wanted:
-                wanted.clear()
             self._slots.clear()
 
     def snapshot(self) -> Snapshot:
@@ -198,7 +194,7 @@ class ExpertCache:
         self.end_pass()
 
     def end_pass(self, tokens: int = 1) -> None:
-        """End the pass: what was prefetched for it and not used is wasted, and may be evicted.
+        """End the pass: what was fetched early for it and not used is wasted.
 
         Parameters
         ----------
@@ -206,40 +202,34 @@ class ExpertCache:
             What the pass committed, for eviction rules that count in tokens.
         """
         with self.lock:
-            self._slots.mend()
-            self._slots.rule.committed(tokens)
-            for layer, wanted in enumerate(self._wanted):
-                if wanted:
-                    self._end_pass_of(layer)
+            slots = self._slots
+            slots.mend()
+            slots.rule.committed(tokens)
+            slots.pace.look()
+            for layer, early in enumerate(slots.early):
+                if early:
+                    slots.settle(layer, ())
 
-    def _end_pass_of(self, layer: int) -> None:
-        entries, unused = self._slots.layers[layer].entries, self._slots.unused[layer]
-        self._slots.tally.wasted[layer] += len(unused)
-        for expert in list(unused):
-            entry = entries.get(expert)
-            if entry is None or entry.ticket is None or not entry.ticket.done():
-                continue
-            if not entry.arrived():
-                # Nobody asked for it yet: whoever does fetches it anew and is told what is wrong.
-                self._slots.drop(layer, expert)
-        unused.clear()
-        self._wanted[layer].clear()
+    def transfer_seconds(self, layer: int) -> float:
+        """Return how long bringing in one expert of a layer took lately; 0 if none was moved."""
+        return self._slots.pace.seconds(layer)
 
-    def prefetch(self, layer: int, experts: Sequence[int]) -> int:
-        """Begin to fetch experts that the pass is expected to use.
+    def prefetch(self, layer: int, experts: Sequence[int], spared: Sequence[int] = ()) -> int:
+        """Begin to fetch experts that a layer will probably use in this pass, behind all others.
 
         Parameters
         ----------
         layer : int
         experts : sequence of int
             The likeliest first: what finds no slot is dropped. They take free slots and those of
-            experts that are neither in use nor expected by this pass (in this or earlier calls).
-            Never blocks.
+            experts that are not in use, not spared and rank lowest. Never blocks.
+        spared : sequence of int
+            What else the layer will probably use.
 
         Returns
         -------
         int
-            Bytes that the fetches will move.
+            Bytes that the fetches will move, unless they are given up before they begin.
 
         Raises
         ------
@@ -252,18 +242,14 @@ class ExpertCache:
         with self.lock:
             slots = self._slots
             slots.mend()
-            own, wanted = slots.layers[layer], self._wanted[layer]
-            likeliest_first = dict.fromkeys(map(index, experts))
-            wanted.update(likeliest_first)
-            missing = [e for e in likeliest_first if e not in own.entries]
-            if not missing:
-                return 0
-            kept = wanted
-            if slots.in_use is not None and slots.in_use.layer == layer:
-                kept = wanted | slots.in_use.experts
+            own = slots.layers[layer]
+            missing = [e for e in dict.fromkeys(map(index, experts)) if e not in own.entries]
             lacking = len(missing) - len(own.free)
             victims = []
             if lacking > 0:
+                kept = slots.early[layer].union(spared, experts)
+                if slots.in_use is not None and slots.in_use.layer == layer:
+                    kept |= slots.in_use.experts
                 candidates = [
                     expert
                     for expert, entry in own.entries.items()
@@ -271,18 +257,24 @@ class ExpertCache:
                 ]
                 victims = slots.victims(layer, candidates, lacking)
                 del missing[len(own.free) + len(victims) :]
+            if not missing:
+                return 0
             slots.note_load(layer, missing)
             with slots.changing:
                 for expert in missing:
                     if not own.free:
                         slots.evict(layer, victims.pop(0))
-                    slots.bring(layer, expert)
+                    slots.bring(layer, expert, early=True)
                     slots.tally.prefetched[layer] += 1
-                    slots.unused[layer].add(expert)
+                    slots.early[layer].add(expert)
             return len(missing) * self._moved[layer]
 
     def use(
-        self, layer: int, experts: Sequence[int], demand: Sequence[int]
+        self,
+        layer: int,
+        experts: Sequence[int],
+        demand: Sequence[int],
+        meanwhile: Callable[[int], None] | None = None,
     ) -> Generator[ReadyBatch, None, None]:
         """Bring experts into fast memory and hand them out as they get there.
 
@@ -294,6 +286,9 @@ class ExpertCache:
         demand : sequence of int
             How many tokens use each of them. Among experts that are equal to the eviction rule,
             those asked for most get the slots.
+        meanwhile : callable, optional
+            ``meanwhile(n)`` is called once all fetches that can begin have begun and before the
+            first is waited for, with how many experts still have to come.
 
         Yields
         ------
@@ -316,7 +311,7 @@ class ExpertCache:
         way then arrives in its slot and stays.
         """
         self._check(layer, experts)
-        use = LayerUse(self._slots, layer, experts, demand)
+        use = LayerUse(self._slots, layer, experts, demand, meanwhile)
         if len(use.experts) != len(experts) or len(demand) != len(experts):
             raise InvalidInputError(
                 f"{len(experts)} experts of which {len(use.experts)} are distinct were given, and "

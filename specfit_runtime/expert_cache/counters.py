@@ -24,20 +24,24 @@ class CacheCounters:
     bytes : int
         What misses and prefetches moved over the store's link.
     prefetched : int
-        Experts fetched ahead of their use.
+        Experts fetched early, before their layer asked for them.
     prefetch_hits : int
         Of those, the ones used in the pass that they were fetched for; they are hits too.
     prefetch_bytes : int
         What prefetches moved, a part of ``bytes``.
     wasted_prefetch_bytes : int
-        Of those, the bytes of experts that were evicted before use or not used by the end of the
-        pass. Such an expert may serve a later pass, as a plain hit.
+        Of those, the bytes of experts that their layer then did not use. Such an expert may serve
+        a later pass, as a plain hit.
     bypassed : int
         Misses that went through the scratch slab and left nothing behind.
     scratch_rounds : int
         How often the scratch slab was filled for them.
     wait_seconds : float
         Time for which compute stood still for want of weights.
+    hidden_seconds : float
+        Time for which compute would have stood still without prefetches, estimated: of each hit by
+        prefetch the mean time of a transfer, less the time that it was waited for. On a CUDA device
+        one that was still on its way counts for nothing.
     """
 
     lookups: int = 0
@@ -52,6 +56,7 @@ class CacheCounters:
     bypassed: int = 0
     scratch_rounds: int = 0
     wait_seconds: float = 0.0
+    hidden_seconds: float = 0.0
 
     def __sub__(self, earlier: CacheCounters) -> CacheCounters:
         return CacheCounters(*(a - b for a, b in zip(astuple(self), astuple(earlier), strict=True)))

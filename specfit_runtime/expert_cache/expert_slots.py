@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from .change import Change
 from .layer_slots import Entry, LayerSlots
 from .scratch import Scratch
 from .tally import Tally
+from .transfer_pace import TransferPace
 from .wait_clock import WaitClock
 
 if TYPE_CHECKING:
@@ -72,12 +73,13 @@ class ExpertSlots:
     resident : ndarray of bool, shape (L, E)
         Live: experts in a slot, or on their way into one.
     rule : EvictionRule
-    unused : list of set of int
-        Per layer, experts that were loaded ahead for this pass and not used yet.
+    early : list of set of int
+        Per layer, experts that were fetched early and that no use has found yet.
     in_use : LayerUse or None
         The use that is going on, whose experts are not evicted.
     tally : Tally
     clock : WaitClock
+    pace : TransferPace
     changing : Change
         Entered around every change of what is in the slots.
     """
@@ -96,13 +98,14 @@ class ExpertSlots:
         self.lock = RLock()
         self.changing = Change()
         self.clock = WaitClock(device)
+        self.pace = TransferPace(store)
         shape = len(slots), store.index.n_experts
         self._kind = rule
         self.rule = rule.make(*shape)
         self._demand = np.zeros(shape)
         self.tally = Tally.of(len(slots))
         self.in_use: LayerUse | None = None
-        self.unused: list[set[int]] = [set() for _ in slots]
+        self.early: list[set[int]] = [set() for _ in slots]
         self.resident = np.zeros(shape, dtype=np.bool_)
         widths = [layout.n_elements for layout in store.index.layouts]
         dtypes = [layout.dtype for layout in store.index.layouts]
@@ -157,11 +160,11 @@ class ExpertSlots:
 
     # ---- coming and going
 
-    def bring(self, layer: int, expert: int) -> Entry:
+    def bring(self, layer: int, expert: int, early: bool = False) -> Entry:
         """Begin to load an expert into a free slot; belongs into a change."""
         slots = self.layers[layer]
         slot = slots.free.pop()
-        ticket = self.store.fetch(layer, expert, slots.rows[slot], slots.read[slot])
+        ticket = self.store.fetch(layer, expert, slots.rows[slot], slots.read[slot], early=early)
         entry = Entry(slot, ticket)
         slots.hold(expert, entry)
         return entry
@@ -175,15 +178,37 @@ class ExpertSlots:
             slots.read[entry.slot] = self.event()
         slots.drop(expert)
         self.tally.evictions += 1
-        if expert in self.unused[layer]:
-            self.unused[layer].discard(expert)
-            self.tally.wasted[layer] += 1
+        self._note_vain(layer, expert)
 
     def drop(self, layer: int, expert: int) -> None:
         """Free the slot of an expert that nothing is on its way to any more."""
         with self.changing:
             self.layers[layer].drop(expert)
-            self.unused[layer].discard(expert)
+            self._note_vain(layer, expert)
+
+    def settle(self, layer: int, used: Container[int]) -> None:
+        """Part with the early experts of a layer that this use of it does not name.
+
+        Those whose fetch has not begun are given up, the others were fetched in vain.
+        """
+        slots = self.layers[layer]
+        for expert in [e for e in self.early[layer] if e not in used]:
+            entry = slots.entries[expert]
+            if entry.ticket is not None and entry.ticket.cancel():
+                with self.changing:
+                    slots.drop(expert)
+                    self.early[layer].discard(expert)
+                    self.tally.prefetched[layer] -= 1
+                continue
+            self._note_vain(layer, expert)
+            if entry.ticket is not None and entry.ticket.done() and not entry.arrived():
+                # Nobody asked for it yet: whoever does fetches it anew and is told what is wrong.
+                self.drop(layer, expert)
+
+    def _note_vain(self, layer: int, expert: int) -> None:
+        if expert in self.early[layer]:
+            self.early[layer].discard(expert)
+            self.tally.wasted[layer] += 1
 
     def reclaim_scratch(self) -> None:
         """Free what a use that was given up left behind in the scratch slab."""
@@ -215,7 +240,7 @@ class ExpertSlots:
         """Derive everything else from the entries of the layers."""
         for layer, slots in enumerate(self.layers):
             slots.restore()
-            self.unused[layer].intersection_update(slots.entries)
+            self.early[layer].intersection_update(slots.entries)
         self.changing.torn = False
 
     def clear(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 class _Flight:
     """An expert in a slot of the layer's slab or of the scratch slab, or on its way into one."""
 
-    __slots__ = ("entry", "expert", "slot", "ticket")
+    __slots__ = ("early", "entry", "expert", "slot", "ticket")
 
     def __init__(
         self, expert: int, slot: int, ticket: Ticket | None, entry: Entry | None
@@ -29,6 +30,8 @@ class _Flight:
         self.ticket = ticket
         #: None in the scratch slab.
         self.entry = entry
+        #: Whether it was fetched early, and is used now for the first time.
+        self.early = False
 
 
 class LayerUse:
@@ -44,15 +47,22 @@ class LayerUse:
         Distinct.
     demand : sequence of int
         How many tokens use each of them.
+    meanwhile : callable, optional
+        See `ExpertCache.use`.
     """
 
     def __init__(
-        self, slots: ExpertSlots, layer: int, experts: Sequence[int], demand: Sequence[int]
+        self,
+        slots: ExpertSlots,
+        layer: int,
+        experts: Sequence[int],
+        demand: Sequence[int],
+        meanwhile: Callable[[int], None] | None = None,
     ) -> None:
         self.layer = layer
         self.experts = frozenset(experts)
         self._slots = slots
-        self._order, self._demand = experts, demand
+        self._order, self._demand, self._meanwhile = experts, demand, meanwhile
         self._flights: list[_Flight] = []
         # What still has to pass through the scratch slab, the next one last.
         self._queue: list[int] = []
@@ -64,6 +74,8 @@ class LayerUse:
         try:
             with slots.lock:
                 there = self._start()
+                if self._meanwhile is not None:
+                    self._meanwhile(len(self._flights) + len(self._queue))
             landed = self._landed()
             while there or landed or self._flights or self._queue:
                 if not there and not landed:
@@ -102,14 +114,26 @@ class LayerUse:
             flight = _Flight(expert, entry.slot, entry.ticket, entry)
             (there if entry.ticket is None else self._flights).append(flight)
         slots.tally.hits[layer] += len(experts) - len(missing)
-        unused = slots.unused[layer]
-        if unused:
-            found = unused.intersection(experts)
-            slots.tally.prefetch_hits += len(found)
-            unused -= found
+        if slots.early[layer]:
+            self._settle_early(there)
         if missing:
             self._fetch_missing(missing)
         return there
+
+    def _settle_early(self, there: list[_Flight]) -> None:
+        """Count which early experts came to be used, and part with the others."""
+        slots, layer = self._slots, self.layer
+        early = slots.early[layer]
+        found = early & self.experts
+        early -= found
+        slots.tally.prefetch_hits += len(found)
+        for flight in self._flights:
+            if flight.expert in found and flight.ticket is not None:
+                flight.early = True
+                flight.ticket.promote()
+        slots.settle(layer, self.experts)
+        hidden = sum(flight.expert in found for flight in there)
+        slots.tally.hidden_seconds += hidden * slots.pace.seconds(layer)
 
     def _fetch_missing(self, missing: list[int]) -> None:
         slots, layer = self._slots, self.layer
@@ -119,7 +143,12 @@ class LayerUse:
         lacking = len(missing) - len(own.free)
         if lacking > 0:
             # What is in use stays. For the other slots, what is in them competes with what comes.
-            idle = [e for e in own.entries if e not in self.experts]
+            # What still comes in vain is left to come: waiting for it would serve nobody.
+            idle = [
+                expert
+                for expert, entry in own.entries.items()
+                if expert not in self.experts and (entry.ticket is None or entry.ticket.done())
+            ]
             losers = slots.victims(layer, idle + missing, lacking)
             victims = [e for e in losers if e in own.entries]
             passing = frozenset(losers).difference(victims)
@@ -156,15 +185,21 @@ class LayerUse:
         if landed:
             for flight in landed:
                 self._wait(flight)
+                if flight.early:
+                    self._slots.tally.hidden_seconds += self._slots.pace.seconds(self.layer)
             over = set(map(id, landed))
             self._flights = [f for f in self._flights if id(f) not in over]
         return landed
 
     def _land(self) -> list[_Flight]:
         """Wait for the flight that began first; return it and what else is over by then."""
-        first = self._flights[0]
-        with self._slots.clock.waiting():
+        slots, first = self._slots, self._flights[0]
+        begin = perf_counter()
+        with slots.clock.waiting():
             self._wait(first)
+        if first.early and not slots.cuda:
+            left = slots.pace.seconds(self.layer) - (perf_counter() - begin)
+            slots.tally.hidden_seconds += max(left, 0.0)
         del self._flights[0]
         return [first, *self._landed()]
 

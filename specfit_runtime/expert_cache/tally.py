@@ -15,10 +15,12 @@ class Tally:
     Attributes
     ----------
     hits, misses, prefetched, wasted : list of int, shape (L,)
-        Experts found, loaded when they were used, loaded ahead, and of those not used in their
+        Experts found, loaded when they were used, fetched early, and of those not used in their
         pass.
     prefetch_hits, evictions, bypassed, scratch_rounds : int
         As in :class:`CacheCounters`.
+    hidden_seconds : float
+        Likewise.
     """
 
     hits: list[int]
@@ -29,6 +31,7 @@ class Tally:
     evictions: int = 0
     bypassed: int = 0
     scratch_rounds: int = 0
+    hidden_seconds: float = 0.0
 
     @classmethod
     def of(cls, n_layers: int) -> Tally:
@@ -62,4 +65,5 @@ class Tally:
             bypassed=self.bypassed,
             scratch_rounds=self.scratch_rounds,
             wait_seconds=wait_seconds,
+            hidden_seconds=self.hidden_seconds,
         )

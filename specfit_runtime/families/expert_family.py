@@ -52,6 +52,8 @@ class ExpertFamily:
     experts_module : str
         Path of the experts module within a decoder layer; the fused layout stores
         ``{experts_module}.{parameter}``.
+    router_module, norm_module : str
+        Likewise of the router, and of the norm whose output the router and the experts read.
     groups : callable
         ``groups(config)`` gives the number of groups that experts fall into and how many of them a
         token may use. Groups are ranked by the sum of their two best experts.
@@ -71,6 +73,8 @@ class ExpertFamily:
     n_experts: Callable[[PretrainedConfig], int]
     top_k: Callable[[PretrainedConfig], int]
     experts_module: str = "mlp.experts"
+    router_module: str = "mlp.gate"
+    norm_module: str = "post_attention_layernorm"
     groups: Callable[[PretrainedConfig], tuple[int, int]] = lambda config: (1, 1)
     expert_key: str | None = "mlp.experts.{expert}.{part}"
     renames: tuple[tuple[str, str], ...] = ()

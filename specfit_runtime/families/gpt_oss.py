@@ -30,5 +30,6 @@ FAMILY = ExpertFamily(
     moe_layers=all_layers,
     n_experts=attrgetter("num_local_experts"),
     top_k=attrgetter("num_experts_per_tok"),
+    router_module="mlp.router",
     expert_key=None,
 )

@@ -51,13 +51,17 @@ class CycleRecord:
         Experts that the pass used, summed over the layers; those that were in the cache or on
         their way into it, and those that were not. ``hits + misses == lookups``.
     prefetched, prefetch_hits : int
-        Experts requested before the pass asked for them, and how many of the hits were such.
+        Experts fetched early, before their layer asked for them, and how many of the hits were
+        such.
     bytes : int
         Bytes moved over the store's link, prefetches included.
     prefetch_bytes : int
         The part of ``bytes`` that was prefetched.
     wasted_prefetch_bytes : int
-        Prefetched bytes known by the end of the cycle to have served no pass.
+        The part of ``prefetch_bytes`` that the pass did not use.
+    hidden_seconds : float
+        Waiting that prefetches spared, estimated: of each hit by prefetch the mean time of a
+        transfer, less the time that it was waited for. Not a part of the cycle's time.
     evictions, bypassed, scratch_rounds : int
         Experts that lost their slot; experts used without getting one; and the rounds through the
         scratch slots that those took.
@@ -89,6 +93,7 @@ class CycleRecord:
     prefetch_hits: int = 0
     wasted_prefetch_bytes: int = 0
     prefetched: int = 0
+    hidden_seconds: float = 0.0
     evictions: int = 0
     bypassed: int = 0
     scratch_rounds: int = 0

@@ -80,7 +80,8 @@ def _decoding(report: DecodeReport) -> list[tuple[str, str]]:
         prefetch = (
             f"{totals.prefetched} experts, {totals.prefetch_hits} hits, "
             f"{byte_size(totals.prefetch_bytes)} of which "
-            f"{byte_size(totals.wasted_prefetch_bytes)} wasted"
+            f"{byte_size(totals.wasted_prefetch_bytes)} wasted; about "
+            f"{seconds(totals.hidden_seconds)} of waiting hidden"
         )
     parts = (
         f"{part} {totals.share(part):.1%} ({seconds(getattr(totals, f'{part}_seconds'))})"

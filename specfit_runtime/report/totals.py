@@ -33,6 +33,8 @@ class DecodeTotals:
         Sums over the cycles and layers.
     bytes, prefetch_bytes, wasted_prefetch_bytes : int
         Sums in bytes.
+    hidden_seconds : float
+        Sum over the cycles; not a part of :attr:`seconds`.
     evictions, bypassed, scratch_rounds : int
         Sums over the cycles and layers.
     """
@@ -56,6 +58,7 @@ class DecodeTotals:
     bytes: int
     prefetch_bytes: int
     wasted_prefetch_bytes: int
+    hidden_seconds: float
     evictions: int
     bypassed: int
     scratch_rounds: int

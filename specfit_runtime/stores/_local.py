@@ -45,10 +45,12 @@ class LocalStore(ExpertStore):
         expert: int,
         out: torch.Tensor,
         after: torch.cuda.Event | None = None,
+        *,
+        early: bool = False,
     ) -> Ticket:
         """Start to bring an expert into ``out``; see :meth:`ExpertStore.fetch`."""
         check_fetch(self.index, self.device, layer, expert, out, after)
-        return self._start(layer, expert, out, after)
+        return self._start(layer, expert, out, after, early)
 
     def counters(self) -> StoreCounters:
         """Return what was moved so far."""
@@ -74,7 +76,12 @@ class LocalStore(ExpertStore):
 
     @abstractmethod
     def _start(
-        self, layer: int, expert: int, out: torch.Tensor, after: torch.cuda.Event | None
+        self,
+        layer: int,
+        expert: int,
+        out: torch.Tensor,
+        after: torch.cuda.Event | None,
+        early: bool,
     ) -> Ticket:
         """Start a fetch whose arguments are as they must be."""
 

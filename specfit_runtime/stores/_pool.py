@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from threading import Barrier, Lock
 from time import perf_counter
 
@@ -15,6 +18,7 @@ from specfit_opt.checks import Whole
 from ..errors import StoreError
 from ..forking import renew_after_fork
 from ._cuda import is_over
+from ._early import EarlyQueue
 from ._meter import Meter
 from .expert_store import Ticket
 
@@ -26,7 +30,7 @@ THREADS = Whole(1)
 
 
 class FetchPool:
-    """A few threads; jobs start in the order in which they came.
+    """A few threads; jobs start in the order in which they came, early ones when all others ended.
 
     Notes
     -----
@@ -39,11 +43,16 @@ class FetchPool:
         self._name = f"specfit-{name}"
         self._meter = meter
         self._closed = False
+        under_way: deque[Future[torch.cuda.Event | None]] = deque()
+        self._under_way = under_way
+        # Not a method of this: a cycle would keep a dropped store until the collector runs.
+        self._early = EarlyQueue(lambda: not under_way)
         self._open()
         renew_after_fork(self)
 
     def _open(self) -> None:
         self._draining = Lock()
+        self._under_way.clear()
         self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix=self._name)
 
     def after_fork(self) -> None:
@@ -53,8 +62,11 @@ class FetchPool:
             self._executor.shutdown()
 
     def start(
-        self, job: Callable[[], torch.cuda.Event | None], device: torch.device
-    ) -> PoolTicket:
+        self,
+        job: Callable[[], torch.cuda.Event | None],
+        device: torch.device,
+        early: bool = False,
+    ) -> Ticket:
         """Queue ``job``, which returns the event of its copy if it ends on CUDA.
 
         Raises
@@ -62,15 +74,33 @@ class FetchPool:
         StoreError
             If the pool is closed.
         """
+        if self._closed:
+            raise StoreError(CLOSED)
+        if early:
+            return self._early.add(partial(self._submit, job, device))
+        return self._submit(job, device)
+
+    def _submit(
+        self, job: Callable[[], torch.cuda.Event | None], device: torch.device
+    ) -> Ticket:
         try:
-            return PoolTicket(self._executor.submit(self._run, job), device)
+            future = self._executor.submit(self._run, job)
         except RuntimeError as error:
             if self._closed:
                 raise StoreError(CLOSED) from None
             raise StoreError(f"a fetch could not begin: {error}") from error
+        self._under_way.append(future)
+        future.add_done_callback(self._ended)
+        return PoolTicket(future, device)
+
+    def _ended(self, future: Future[torch.cuda.Event | None]) -> None:
+        with suppress(ValueError):  # a fork or an interrupt may have lost it
+            self._under_way.remove(future)
+        self._early.go_on()
 
     def drain(self) -> None:
         """Return when all jobs that were queued before are over."""
+        self._early.begin_all()
         # Jobs start in order, so once every thread has met all the others, each has finished what
         # it had begun before. One at a time, or two would wait for each other's threads.
         with self._draining:
@@ -93,6 +123,7 @@ class FetchPool:
     def close(self) -> None:
         """Let the jobs under way finish, fail the others, and end the threads."""
         self._closed = True
+        self._early.close()
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def _run(self, job: Callable[[], torch.cuda.Event | None]) -> torch.cuda.Event | None:

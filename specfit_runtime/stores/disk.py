@@ -86,10 +86,16 @@ class DiskStore(LocalStore):
         return "disk, direct reads" if self._direct else "disk"
 
     def _start(
-        self, layer: int, expert: int, out: torch.Tensor, after: torch.cuda.Event | None
+        self,
+        layer: int,
+        expert: int,
+        out: torch.Tensor,
+        after: torch.cuda.Event | None,
+        early: bool,
     ) -> Ticket:
         assert self._pool is not None
-        return self._pool.start(partial(self._read, layer, expert, out, after), self.device)
+        job = partial(self._read, layer, expert, out, after)
+        return self._pool.start(job, self.device, early)
 
     def _release(self) -> None:
         self._reader.close()

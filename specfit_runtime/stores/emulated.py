@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from threading import Lock
 from typing import Any
 
 import torch
 
 from specfit_opt.checks import Real
 
-from ..forking import renew_after_fork
+from ._early import EarlyQueue
 from .expert_store import ExpertStore, StoreCounters, Ticket
 
 #: What a link may bring.
@@ -45,8 +44,10 @@ class EmulatedLink(ExpertStore):
     Notes
     -----
     A transfer of ``b`` bytes (`moved_bytes`) that is fetched at time ``t`` ends at ``max(t, end of
-    the one before) + b / bandwidth``, or when the store itself is done if that is later. In the
-    counters, `seconds` is the larger of the store's own and the emulated time.
+    the one before) + b / bandwidth``, or when the store itself is done if that is later. An early
+    one begins once the link is free and no other waits; the store is asked for it when the link is
+    spoken to the next time. In the counters, `seconds` is the larger of the store's own and the
+    emulated time.
     """
 
     def __init__(
@@ -64,14 +65,9 @@ class EmulatedLink(ExpertStore):
         self.device = store.device
         self.moved_bytes = store.moved_bytes
         self._now, self._sleep = now, sleep
-        self._lock = Lock()
-        self._free = float("-inf")  # when the last transfer ends
-        self._busy = 0.0
-        renew_after_fork(self)
-
-    def after_fork(self) -> None:
-        """Replace the lock, which a thread of the parent may have held."""
-        self._lock = Lock()
+        # No cycle through this: it would keep a dropped store until the collector runs.
+        line = self._line = _Line()
+        self._early = EarlyQueue(lambda: line.free <= now())
 
     @property
     def description(self) -> str:
@@ -84,28 +80,47 @@ class EmulatedLink(ExpertStore):
         expert: int,
         out: torch.Tensor,
         after: torch.cuda.Event | None = None,
+        *,
+        early: bool = False,
     ) -> Ticket:
         """Start a fetch; see :meth:`ExpertStore.fetch`."""
-        ticket = self._store.fetch(layer, expert, out, after)
-        duration = float(self.moved_bytes[layer]) / self.bandwidth
-        with self._lock:
-            self._free = end = max(self._now(), self._free) + duration
-            self._busy += duration
-        return _LinkTicket(ticket, end, self._now, self._sleep)
+        asked, line = self._now(), self._line
+
+        def begin() -> Ticket:
+            ticket = self._store.fetch(layer, expert, out, after)
+            duration = float(self.moved_bytes[layer]) / self.bandwidth
+            # Also of an early one: it began when the link became free, not when somebody looked.
+            line.free = end = max(asked, line.free) + duration
+            line.busy += duration
+            return _LinkTicket(ticket, end, self._now, self._sleep)
+
+        if early:
+            return self._early.add(begin)
+        with self._early.lock:
+            self._early.go_on()
+            return begin()
 
     def counters(self) -> StoreCounters:
         """Return what was moved so far."""
         counters = self._store.counters()
-        with self._lock:
-            return replace(counters, seconds=max(counters.seconds, self._busy))
+        return replace(counters, seconds=max(counters.seconds, self._line.busy))
 
     def drain(self) -> None:
         """Wait for every fetch that began; the emulated times do not matter to the slots."""
+        self._early.begin_all()
         self._store.drain()
 
     def close(self) -> None:
         """Close the store behind the link; may be called again."""
+        self._early.close()
         self._store.close()
+
+
+class _Line:
+    """When the last transfer ends, and how long all took."""
+
+    free = float("-inf")
+    busy = 0.0
 
 
 class _LinkTicket(Ticket):

@@ -68,6 +68,19 @@ class Ticket(ABC):
             If the fetch failed; what lies in the slot is then undefined.
         """
 
+    def promote(self) -> None:  # noqa: B027
+        """Let the fetch wait for no other any more, if it was asked for early and waits."""
+
+    def cancel(self) -> bool:
+        """Give up an early fetch that has not begun.
+
+        Returns
+        -------
+        bool
+            Whether it had not: nothing was moved, the slot is as it was, and :meth:`wait` raises.
+        """
+        return False
+
 
 class ExpertStore(Closing):
     """Keeps every expert's weights and brings one at a time into a slot.
@@ -100,6 +113,8 @@ class ExpertStore(Closing):
         expert: int,
         out: torch.Tensor,
         after: torch.cuda.Event | None = None,
+        *,
+        early: bool = False,
     ) -> Ticket:
         """Start to bring an expert's record into ``out``; several may be under way at a time.
 
@@ -112,6 +127,9 @@ class ExpertStore(Closing):
             undefined until the ticket is done.
         after : torch.cuda.Event, optional
             What the copy waits for before it overwrites the slot. None on a CPU.
+        early : bool
+            Nobody needs the expert yet: begin when nothing else is under way, one early fetch at a
+            time, or when the ticket is promoted or waited for.
 
         Raises
         ------

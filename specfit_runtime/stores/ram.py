@@ -38,7 +38,7 @@ class RamStore(SlabStore):
 
     Notes
     -----
-    Records of up to 256 KiB are copied during the call of :meth:`fetch`. Larger ones are copied by
+    Records of up to 256 KiB are copied during the call of :meth:`fetch`, early or not. Larger ones are copied by
     a thread, which releases the interpreter's lock meanwhile. CUDA copies memory that is not
     page-locked slowly: the store for CUDA is "pinned".
     """
@@ -46,12 +46,18 @@ class RamStore(SlabStore):
     name = "ram"
 
     def _start(
-        self, layer: int, expert: int, out: torch.Tensor, after: torch.cuda.Event | None
+        self,
+        layer: int,
+        expert: int,
+        out: torch.Tensor,
+        after: torch.cuda.Event | None,
+        early: bool,
     ) -> Ticket:
         record = self._record(layer, expert)
         if record.nbytes > _AT_ONCE or self._stream is not None:
             assert self._pool is not None
-            return self._pool.start(partial(self._copy, record, out, after), self.device)
+            job = partial(self._copy, record, out, after)
+            return self._pool.start(job, self.device, early)
         start = perf_counter()
         self._copy(record, out, None)
         self._meter.ended(perf_counter() - start)

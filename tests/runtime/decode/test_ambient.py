@@ -82,7 +82,7 @@ def test_tokens_and_settings(tiny_folder, ambient):
         model = load_offloaded(folder, expert_cache=3, dtype="float32")
         plain = model.generate(prompt, **GREEDY)
         # Measures, predicts, prefetches, calibrates, chooses: all parts that make tensors.
-        spec = SpecFit("prompt-lookup", policy="specfit", prefetch=True)
+        spec = SpecFit("prompt-lookup", policy="specfit")
         quick = model.generate(prompt, **GREEDY, custom_generate=spec)
         assert settings() == before
     assert plain.tolist() == quick.tolist() == want.tolist()

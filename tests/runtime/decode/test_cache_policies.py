@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import pytest
 import torch
+from eager_prefetch import fetch_all_guesses
 from manual_store import LIVE_RULES
 
 from specfit_runtime import SpecFit, load_offloaded, offload_of
 
 
 @pytest.mark.parametrize(("policy", "slots"), [("chain-3", 2), ("eagle-16", 6)])
-def test_logits_are_the_same_bits_with_every_policy(target, policy, slots) -> None:
+def test_logits_are_the_same_bits_with_every_policy(target, policy, slots, monkeypatch) -> None:
+    fetch_all_guesses(monkeypatch)
     first = None
     for name in LIVE_RULES:
         model = load_offloaded(
             target.folder, expert_cache=slots, dtype="float32", cache_policy=name
         )
         with offload_of(model):
-            spec = SpecFit(f"lm:{target.folder}", policy=policy, prefetch=True)
+            spec = SpecFit(f"lm:{target.folder}", policy=policy)
             found = model.generate(
                 target.prompt,
                 max_new_tokens=16,

@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 import torch
+from eager_prefetch import fetch_all_guesses
 from tiny_drafters import tiny_eagle3
 from tiny_models import MODEL_TYPES, tiny_checkpoint, tiny_config, tiny_model, tiny_prompt
 
@@ -63,7 +64,8 @@ def test_output_is_that_of_stock_with_every_policy(places, family, store, cache)
 
 
 @pytest.mark.parametrize(("store", "prefetch"), list(product(STORES, [True, False])))
-def test_prefetching_changes_no_token(places, tmp_path, store, prefetch) -> None:
+def test_prefetching_changes_no_token(places, tmp_path, monkeypatch, store, prefetch) -> None:
+    fetch_all_guesses(monkeypatch)
     # With next to no slots, so that what is prefetched, used and evicted meet in every slot.
     folder, stock = places("qwen3_moe")
     head = tiny_eagle3(tmp_path / "head", tiny_config("qwen3_moe"))

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from eager_prefetch import fetch_all_guesses
 from interrupts import Interrupter
 from tiny_drafters import tiny_lm
 from tiny_models import tiny_model, tiny_prompt
@@ -23,7 +24,7 @@ FILES = [
 ] + [
     file
     for folder in ("decode", "verify", "expert_cache", "stores", "policies", "predictors",
-                   "drafters", "calibration", "expert_compute")
+                   "drafters", "calibration", "expert_compute", "prefetch")
     for file in sorted((ROOT / folder).rglob("*.py"))
 ]
 GREEDY = {"max_new_tokens": 7, "do_sample": False}
@@ -52,9 +53,10 @@ def sweep(scene, action, points, check) -> None:
 
 @pytest.mark.parametrize("points", [8, pytest.param(600, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("policy", ["specfit", "eagle-6"])
-def test_a_decode(scene, policy, points):
+def test_a_decode(scene, policy, points, monkeypatch):
+    fetch_all_guesses(monkeypatch)
     model, prompt, want, drafter = scene
-    spec = SpecFit(drafter, policy=policy, prefetch=True)
+    spec = SpecFit(drafter, policy=policy)
 
     def decode():
         return model.generate(prompt, **GREEDY, custom_generate=spec).tolist()

@@ -201,27 +201,6 @@ def test_a_file_that_is_cut_short_while_decoding_is_a_clear_error(spec, target, 
         assert model.generate(target.prompt, **arguments).tolist() == want
 
 
-def test_prefetching_changes_what_is_moved_but_not_the_text(target):
-    stock = target.stock.generate(target.prompt, max_new_tokens=40, do_sample=False)
-    for prefetch in (True, False):
-        model = load_offloaded(target.folder, expert_cache=3, dtype="float32")
-        with offload_of(model) as offload:
-            spec = SpecFit(f"lm:{target.folder}", policy="specfit", prefetch=prefetch)
-            for _ in range(2):
-                before = snapshot(offload) if spec.profile else None
-                out = model.generate(
-                    target.prompt, max_new_tokens=40, do_sample=False, custom_generate=spec
-                )
-                assert out.tolist() == stock.tolist()
-            totals = spec.report.totals
-            assert (totals.prefetched > 0) == prefetch
-            assert totals.prefetch_bytes == totals.prefetched * int(offload.store.moved_bytes[0])
-            # What was fetched ahead was used in its pass, or is counted as wasted.
-            used = totals.prefetch_hits * int(offload.store.moved_bytes[0])
-            assert totals.wasted_prefetch_bytes == totals.prefetch_bytes - used
-            consistent(offload, before)
-
-
 def test_the_draft_model_does_not_touch_the_targets_cache(model, target):
     """A drafter that is itself of the target's class keeps to its own weights."""
     offload = offload_of(model)

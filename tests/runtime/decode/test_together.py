@@ -153,7 +153,7 @@ def test_plain_passes_beside_everything(tiny_folder, lm):
     stock = tiny_model("qwen3_moe")
     want: object = stock.generate(prompt, **GREEDY).tolist()
     model = load_offloaded(folder, expert_cache=0.25, cache_policy="lru", dtype="float32")
-    spec = SpecFit(lm, policy="eagle-10", prefetch=True)
+    spec = SpecFit(lm, policy="eagle-10")
     drafter = make_drafter(lm)
 
     def plain() -> object:

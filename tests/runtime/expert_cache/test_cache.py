@@ -136,13 +136,15 @@ def test_a_batch_stays_valid_while_later_ones_arrive() -> None:
             check_batch(batch, 0)
 
 
-def test_an_expert_under_way_is_waited_for_before_its_slot_is_given_on() -> None:
-    """Else the late fetch would overwrite the expert that got the slot."""
+def test_the_slot_of_an_expert_under_way_is_not_given_on() -> None:
+    """Else the late fetch would overwrite the expert that got the slot, or be waited for."""
     cache, store = cache_of(1)
     cache.prefetch(0, [5])
     late = store.under_way[0]
     use_all(cache, 0, [6])
-    assert late.over
+    assert not late.over
+    assert residents(cache) == [5]
+    store.drain()
     use_all(cache, 0, [6])
     assert residents(cache) == [6]
 
@@ -257,7 +259,7 @@ def test_what_is_in_use_stays_however_rarely_it_is_used() -> None:
 
 @pytest.mark.parametrize("policy", LIVE_RULES)
 def test_a_prefetched_expert_is_there_when_it_is_used(policy: str) -> None:
-    """Whatever the policy thinks of it: what was asked for ahead does not compete."""
+    """Whatever the policy thinks of it: what was fetched early does not compete."""
     cache, _ = cache_of(2, policy=policy)
     for _ in range(5):
         use_all(cache, 0, [0, 1])
@@ -318,7 +320,7 @@ def test_prefetch_spares_what_the_pass_is_expected_to_use() -> None:
     cache.begin_pass()
     assert cache.prefetch(0, [0, 5]) == 64  # 0 is there and wanted
     assert 0 in residents(cache)
-    assert cache.prefetch(0, [6, 7, 8]) == 64  # neither 0 nor 5 makes room for these
+    assert cache.prefetch(0, [6, 7, 8], spared=[0]) == 64  # neither 0 nor 5 makes room for these
     assert residents(cache) == [0, 5, 6]
     store.drain()
     cache.begin_pass()
@@ -345,8 +347,9 @@ def test_prefetch_does_not_wait_for_what_is_under_way() -> None:
 
 
 def test_a_miss_takes_the_slot_of_a_wrong_prefetch() -> None:
-    cache, _ = cache_of(2)
+    cache, store = cache_of(2)
     cache.prefetch(0, [0, 1])
+    store.drain()
     use_all(cache, 0, [5, 6])
     counters = cache.counters()
     assert counters.evictions == 2
@@ -360,6 +363,69 @@ def test_prefetch_takes_arrays() -> None:
     assert cache.prefetch(0, np.array([3, 4, 3])) == 128
     use_all(cache, 0, [3, 4])
     assert cache.counters().prefetch_hits == 2
+
+
+def test_what_was_fetched_early_in_vain_is_known_when_the_layer_is_used() -> None:
+    cache, _ = cache_of()
+    cache.prefetch(0, [1, 2])
+    use_all(cache, 0, [1])
+    assert cache.counters().wasted_prefetch_bytes == 64
+    use_all(cache, 0, [2])  # it stayed
+    counters = cache.counters()
+    assert (counters.misses, counters.prefetch_hits) == (0, 1)
+    assert counters.wasted_prefetch_bytes == 64
+
+
+def test_what_has_not_begun_is_given_up_if_the_layer_does_not_use_it() -> None:
+    cache, store = cache_of(2)
+    use_all(cache, 0, [0, 1])
+    cache.prefetch(0, [5, 6])
+    cancelled = store.under_way[1]
+    cancelled.begun = False
+    use_all(cache, 0, [5])
+    assert residents(cache) == [5]
+    assert cancelled not in store.under_way
+    counters = cache.counters()
+    assert (counters.prefetched, counters.prefetch_hits) == (1, 1)
+    assert (counters.bytes, counters.wasted_prefetch_bytes) == (3 * 64, 0)
+    use_all(cache, 0, [6])
+    assert cache.counters().misses == 3
+
+
+def test_what_has_not_begun_is_promoted_if_the_layer_uses_it() -> None:
+    cache, store = cache_of()
+    cache.prefetch(0, [5, 6])
+    waiting = store.under_way[1]
+    waiting.begun = False
+    use_all(cache, 0, [6])
+    assert waiting.begun
+
+
+def test_the_caller_is_told_what_still_comes_before_it_is_waited_for() -> None:
+    cache, store = cache_of(2, scratch=1)
+    use_all(cache, 0, [0])
+    coming = []
+
+    def meanwhile(n: int) -> None:
+        coming.append((n, len(store.under_way)))
+
+    with closing(cache.use(0, [0, 1, 2, 3], [1] * 4, meanwhile)) as batches:
+        for batch in batches:
+            check_batch(batch, 0)
+            assert len(coming) == 1
+    assert coming == [(3, 2)]  # one in a slot and one in the scratch slab; the third has no place
+
+
+def test_hidden_time_is_that_of_a_transfer_for_each_expert_that_was_there() -> None:
+    cache, store = cache_of()
+    use_all(cache, 0, [0])
+    store.seconds_per_fetch = 3.0
+    cache.end_pass()
+    assert cache.transfer_seconds(0) == 3.0
+    cache.prefetch(0, [4, 5, 6])
+    store.drain()
+    use_all(cache, 0, [4, 5])
+    assert cache.counters().hidden_seconds == 6.0
 
 
 # ---- failures
@@ -442,10 +508,11 @@ def test_a_slot_taken_for_a_fetch_that_could_not_begin_is_not_lost() -> None:
 
 
 def test_closing_releases_what_was_in_use() -> None:
-    cache, _ = cache_of(2)
+    cache, store = cache_of(2)
     batches = cache.use(0, [0, 1], [1, 1])
     next(batches)
     batches.close()
+    store.drain()
     use_all(cache, 0, [5, 6])
     assert residents(cache) == [5, 6]
 

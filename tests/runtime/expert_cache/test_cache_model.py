@@ -45,8 +45,7 @@ class CacheHistory(RuleBasedStateMachine):
         self.store = ManualStore(layouts_of(WIDTHS), N_EXPERTS, seed=seed, moved_bytes=MOVED)
         self.cache = ExpertCache(self.store, slots, policy=self.policy, scratch=scratch)
         self.slots, self.scratch = slots, scratch
-        self.unused: list[set[int]] = [set(), set()]  # prefetched for this pass, not used yet
-        self.wanted: list[set[int]] = [set(), set()]
+        self.unused: list[set[int]] = [set(), set()]  # fetched early, not used yet
         self.hits = self.evictions = self.prefetch_hits = self.bypassed = self.scratch_rounds = 0
         self.streamed: list[int] = []
         self.misses, self.prefetched, self.wasted = [0, 0], [0, 0], [0, 0]
@@ -69,7 +68,8 @@ class CacheHistory(RuleBasedStateMachine):
         self.hits += len(used) - len(missing)
         found = self.unused[layer] & set(used)
         self.prefetch_hits += len(found)
-        self.unused[layer] -= found
+        self.wasted[layer] += len(self.unused[layer] - found)
+        self.unused[layer].clear()
         after = self.residents(layer)
         gone, came = before - after, after - before
         assert not gone & set(used)
@@ -83,7 +83,7 @@ class CacheHistory(RuleBasedStateMachine):
         self.misses[layer] += len(came)
         if self.policy == "lru":
             # What comes is newer than what is idle, and of what comes what most tokens ask for.
-            assert not self.streamed or before - gone <= set(used)
+            assert not self.streamed or before - gone - self.flying <= set(used)
             by_demand = dict(zip(used, demand, strict=True))
             missing.sort(key=lambda e: (by_demand[e], e))
             assert self.streamed == [e for e in used if e in missing[: len(self.streamed)]]
@@ -96,6 +96,8 @@ class CacheHistory(RuleBasedStateMachine):
         bad = data.draw(st.sets(st.sampled_from(used), max_size=1)) if used else set()
         self.store.failing = {(layer, e) for e in bad}
         self.before = self.residents(layer)
+        entries = self.cache._slots.layers[layer].entries
+        self.flying = {e for e, entry in entries.items() if entry.ticket is not None}
         seen: list[int] = []
         lost: list[int] = []
         batches = self.cache.use(layer, used, demand)
@@ -142,7 +144,7 @@ class CacheHistory(RuleBasedStateMachine):
         self.evictions, self.scratch_rounds = counters.evictions, counters.scratch_rounds
         self.prefetch_hits, self.bypassed = counters.prefetch_hits, counters.bypassed
         slots = self.cache._slots
-        self.unused = [set(unused) for unused in slots.unused]
+        self.unused = [set(early) for early in slots.early]
         self.wasted = list(slots.tally.wasted)
 
     def prefetch_checked(self, layer: int, wished: list[int], in_use: set[int]) -> None:
@@ -151,13 +153,12 @@ class CacheHistory(RuleBasedStateMachine):
         after = self.residents(layer)
         new = self.store.fetched[fetched:]
         assert moved == len(new) * MOVED[layer]
-        self.wanted[layer] |= set(wished)
         # The likeliest of the missing, in their order.
         missing = [e for e in wished if e not in before]
         assert new == [(layer, e) for e in missing[: len(new)]]
         gone = before - after
         assert not gone & in_use
-        assert not gone & self.wanted[layer]
+        assert not gone & (set(wished) | self.unused[layer])
         assert after == (before - gone) | set(missing[: len(new)])
         assert len(gone) == max(0, len(before) + len(new) - self.slots[layer])
         self.note_evicted(layer, gone)
@@ -187,7 +188,6 @@ class CacheHistory(RuleBasedStateMachine):
         for layer in (0, 1):
             self.wasted[layer] += len(self.unused[layer])
             self.unused[layer].clear()
-            self.wanted[layer].clear()
 
     @rule()
     def time_passes(self) -> None:
@@ -197,7 +197,7 @@ class CacheHistory(RuleBasedStateMachine):
     def clear(self) -> None:
         self.cache.clear()
         assert not self.cache.resident.any()
-        self.unused, self.wanted = [set(), set()], [set(), set()]
+        self.unused = [set(), set()]
 
     @invariant()
     def counters_are_the_models(self) -> None:

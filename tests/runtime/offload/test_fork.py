@@ -19,7 +19,7 @@ torch.softmax(torch.randn(400, 400), -1) @ torch.randn(400, 400)  # OpenMP has t
 options = dict(store=store, link_bandwidth=float(link) or None, dtype="float32")
 model = load_offloaded(folder, expert_cache=0.25, **options)
 prompt = torch.arange(3, 12)[None]
-spec = SpecFit(f"lm:{drafter}", policy="eagle-10", prefetch=True)
+spec = SpecFit(f"lm:{drafter}", policy="eagle-10")
 def decode(model=model):
     return [
         model.generate(prompt, max_new_tokens=6, do_sample=False, **extra).tolist()

@@ -74,6 +74,8 @@ class FakeStore(ExpertStore):
         expert: int,
         out: torch.Tensor,
         after: torch.cuda.Event | None = None,
+        *,
+        early: bool = False,
     ) -> Ticket:
         self.events.append(after)
         return FakeTicket(self)
