@@ -99,7 +99,8 @@ class Pass:
 
     def misses(self, nodes: Nodes) -> Floats:
         used = expert_union(self.experts[nodes], self.resident.shape[1])
-        return np.count_nonzero(used & ~self.resident, axis=1).astype(np.float64)
+        misses: Floats = np.count_nonzero(used & ~self.resident, axis=1).astype(np.float64)
+        return misses
 
     def rate(self, nodes: Nodes, hinges: Hinges) -> float:
         tokens = float(self.tree.path_prob[nodes].sum())
