@@ -68,6 +68,7 @@ COST_STATE = Record(
             }
         ),
         "transfer": Real(most=1e9),
+        "hidden": Real(most=1e9),
         "levels": ListOf(SECONDS, 0, 1024),
         "search": SECONDS,
         "other": SECONDS,
@@ -338,8 +339,8 @@ class OnlineCorrection:
 
     @property
     def load_time(self) -> NDArray[np.float64]:
-        """Seconds that an expert of each layer costs that is really loaded, shape (L,)."""
-        time: NDArray[np.float64] = self._expert_scale * self._layer_time
+        """Seconds that a pass takes longer for an expert that is really loaded, shape (L,)."""
+        time: NDArray[np.float64] = (self._expert_scale - self._hidden_scale) * self._layer_time
         return time
 
     def level_time(self, level: int) -> float:
@@ -380,8 +381,7 @@ class OnlineCorrection:
         float
         """
         loads = np.asarray(misses, dtype=np.float64)
-        scale = self._expert_scale - self._hidden_scale
-        transfer = scale * float((loads * self._ratio) @ self._layer_time)
+        transfer = float((loads * self._ratio) @ self.load_time)
         drafting = sum(self._draft_seconds(level) for level in range(1, levels + 1))
         drafting += levels * self._search.value
         model = self.cost_model()
@@ -408,6 +408,7 @@ class OnlineCorrection:
         return {
             "compute": self._compute.to_state(),
             "transfer": self._transfer.value,
+            "hidden": self._hidden.value,
             "levels": [average.value for average in self._drafts],
             "search": self._search.value,
             "other": self._other.value,
@@ -432,11 +433,13 @@ class OnlineCorrection:
                 )
         self._compute.from_state(kept["compute"])
         self._transfer = RecentRatio(WINDOW, kept["transfer"])
+        self._hidden = RecentRatio(WINDOW, kept["hidden"])
         self._drafts = [RecentAverage(WINDOW, (t,) * _KEPT) for t in kept["levels"]]
         self._search = RecentAverage(WINDOW, (kept["search"],) * _KEPT)
         self._other = RecentAverage(WINDOW, (kept["other"],) * _KEPT)
         self._predicted, self._realised = np.array(kept["predicted"]), np.array(kept["realised"])
         self._scale = min(self._transfer.value, MOST_SCALE)
+        self._hidden_scale = min(self._hidden.value, self._scale)
         self._weigh_misses()
         self._model = None
 

@@ -231,6 +231,7 @@ class DecodeLoop:
                     realised_misses=misses.realised,
                     compute_seconds=times.compute,
                     wait_seconds=times.waited,
+                    hidden_seconds=times.hidden,
                     draft_seconds=tuple(view.level_seconds),
                     search_seconds=times.search,
                     other_seconds=times.other,
@@ -356,7 +357,8 @@ class _Times:
     def verified(self) -> None:
         """Note that the pass is over."""
         self._verified = perf_counter()
-        self.waited = (self._cache.counters() - self._before).wait_seconds
+        moved = self._cache.counters() - self._before
+        self.waited, self.hidden = moved.wait_seconds, moved.hidden_seconds
         self.compute = max(self._verified - self._chosen - self.waited, 0.0)
 
     def close(self, draft_seconds: float) -> float:
