@@ -36,7 +36,7 @@ ROW_VARIABLE = "SPECFIT_ROWS"
 def row_versions():
     """Return the versions of the row loops that run on this processor, best first."""
     names = []
-    for name in (b"avx512", b"popcnt", b"generic"):
+    for name in (b"avx512", b"avx2", b"popcnt", b"generic"):
         if sf_row_ops(name) != NULL:
             names.append(name.decode())
     return names
@@ -233,6 +233,9 @@ cdef class TreeState:
     cdef uint64_t *used         # [room, words]
     cdef uint64_t *fresh        # [room, words]
     cdef uint64_t *root_union   # [words]
+    cdef int64_t *start         # [room + 1] of each node's bits, where prices are per bit
+    cdef int32_t *bits          # [bits_room] those of its row of fresh
+    cdef int64_t bits_room
     cdef bint busy              # a solve reads the arrays, which must neither move nor change
 
     def __cinit__(self, resident, expert_time, double resident_time):
@@ -261,6 +264,8 @@ cdef class TreeState:
         free(self.used)
         free(self.fresh)
         free(self.root_union)
+        free(self.start)
+        free(self.bits)
 
     @property
     def n_nodes(self):
@@ -346,26 +351,43 @@ cdef class TreeState:
         self.expert_time = time
         self.resident_time = resident_time
         memset(self.root_union, 0, price.words * sizeof(uint64_t))
-        with nogil:
-            index_rows(
-                &self.price, 0, self.n, self.parent, self.packed, self.root_union, self.used,
-                self.fresh,
-            )
+        self.index(0, self.packed, self.n)
 
-    cdef void append(
+    cdef int append(
         self, const int32_t *parent, const double *prob, const uint64_t *packed, Py_ssize_t m
-    ) noexcept:
+    ) except -1:
         """Append nodes for which room is reserved."""
         cdef Py_ssize_t first = self.n, i
         memcpy(self.parent + first, parent, m * sizeof(int32_t))
         memcpy(self.prob + first, prob, m * sizeof(double))
+        self.index(first, packed, m)
         for i in range(m):
             self.n_roots += parent[i] < 0
+        self.n = first + m
+        return 0
+
+    cdef int index(self, Py_ssize_t first, const uint64_t *packed, Py_ssize_t m) except -1:
+        """Fill in what follows from the packed rows of the m nodes from the first on."""
+        cdef Py_ssize_t v, words = self.price.words
+        cdef int64_t count, size
         with nogil:
             index_rows(
                 &self.price, first, m, self.parent, packed, self.root_union, self.used, self.fresh
             )
-        self.n = first + m
+        if self.price.weighing != PER_BIT:
+            return 0
+        # Prices per bit are looked up one by one, so the bits are listed once.
+        self.start[0] = 0
+        for v in range(first, first + m):
+            # Room for a row of all bits.
+            size = self.start[v] + 64 * words
+            if size > self.bits_room:
+                size = max(2 * self.bits_room, size)
+                self.bits = <int32_t *> _grown(self.bits, size * sizeof(int32_t))
+                self.bits_room = size
+            count = _OPS.list(self.fresh + v * words, words, self.bits + self.start[v])
+            self.start[v + 1] = self.start[v] + count
+        return 0
 
     cdef int require_rest(self) except -1:
         if self.busy:
@@ -384,6 +406,7 @@ cdef class TreeState:
             self.packed = <uint64_t *> _grown(self.packed, room * self.price.packed_words * 8)
         self.used = <uint64_t *> _grown(self.used, room * self.price.words * 8)
         self.fresh = <uint64_t *> _grown(self.fresh, room * self.price.words * 8)
+        self.start = <int64_t *> _grown(self.start, (room + 1) * sizeof(int64_t))
         self.room = room
         return 0
 
@@ -452,6 +475,8 @@ cdef class TreeState:
             problem.parent = self.parent
             problem.prob = self.prob
             problem.fresh = self.fresh
+            problem.start = self.start
+            problem.bits = self.bits
             problem.n_rows = n
             problem.extra = extra
             problem.base = fixed_time + price_of(&self.price, self.root_union)
