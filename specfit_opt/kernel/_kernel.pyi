@@ -4,6 +4,7 @@ from .twin import TreeState as TreeState
 from .twin import evaluate as evaluate
 from .twin import pack as pack
 from .twin import solve as solve
+from .twin import union_mask as union_mask
 
 NAME: str
 ROWS: str

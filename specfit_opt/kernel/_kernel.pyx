@@ -14,7 +14,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.math cimport INFINITY, fabs, isnan
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 from ..errors import SpecfitError
@@ -84,6 +84,33 @@ def pack(experts, Py_ssize_t n_experts):
     if n * words == 0:
         return rows, -1
     return rows, pack_ids(experts, n_experts, &out[0, 0])
+
+
+def union_mask(experts, Py_ssize_t n_experts):
+    """Return which experts of each layer some node uses; see twin.py."""
+    cdef Py_ssize_t size = experts.itemsize
+    mask = np.zeros((experts.shape[1], n_experts), dtype=np.bool_)
+    cdef uint8_t[:, ::1] out = mask.view(np.uint8)
+    if experts.size and mask.size:
+        if size == 2:
+            mark_view[int16_t](experts, out)
+        elif size == 4:
+            mark_view[int32_t](experts, out)
+        else:
+            mark_view[int64_t](experts, out)
+    return mask
+
+
+cdef void mark_view(const expert_id[:, :, :] ids, uint8_t[:, ::1] out) noexcept:
+    cdef Py_ssize_t v, layer, j
+    cdef uint64_t limit = <uint64_t> out.shape[1]
+    cdef int64_t e
+    for v in range(ids.shape[0]):
+        for layer in range(ids.shape[1]):
+            for j in range(ids.shape[2]):
+                e = ids[v, layer, j]
+                if <uint64_t> e < limit:
+                    out[layer, e] = 1
 
 
 cdef Py_ssize_t pack_ids(experts, Py_ssize_t n_experts, uint64_t *rows) except? -2:
@@ -223,6 +250,9 @@ cdef class TreeState:
     cdef readonly object resident_mask
     cdef const uint8_t[:, ::1] resident
     cdef const double[::1] expert_time
+    cdef double[::1] charged    # [L * E] what each expert costs now, where waste alone is charged
+    cdef const double[:, :] full_time   # [L, 1 or E] the same of an expert that none uses
+    cdef double *met            # [L * E] how likely a committed token uses the expert, or NULL
     cdef bint per_expert
     cdef double resident_time
     cdef Py_ssize_t n_layers, n_experts, n, room, n_roots
@@ -238,19 +268,35 @@ cdef class TreeState:
     cdef int64_t bits_room
     cdef bint busy              # a solve reads the arrays, which must neither move nor change
 
-    def __cinit__(self, resident, expert_time, double resident_time):
+    def __cinit__(self, resident, expert_time, double resident_time, waste_share=None):
         self.resident_mask = resident
         self.resident = resident.view(np.uint8)
+        self.n_layers = self.resident.shape[0]
+        self.n_experts = self.resident.shape[1]
+        cdef Py_ssize_t i
+        if waste_share is not None:
+            times = expert_time if expert_time.ndim == 2 else expert_time[:, None]
+            self.full_time = times * waste_share[:, None]
+            expert_time = np.empty((self.n_layers, self.n_experts))
+            expert_time[:] = times
+            self.charged = expert_time.reshape(-1)
+            self.met = <double *> calloc(self.n_layers * self.n_experts, sizeof(double))
+            if self.met == NULL:
+                raise MemoryError
         self.per_expert = expert_time.ndim == 2
         self.expert_time = expert_time.reshape(-1) if self.per_expert else expert_time
         self.resident_time = resident_time
-        self.n_layers = self.resident.shape[0]
-        self.n_experts = self.resident.shape[1]
         if price_open(
             &self.price, &self.price_arena, _OPS, &self.resident[0, 0], &self.expert_time[0],
             self.per_expert, resident_time, self.n_layers, self.n_experts,
         ) != DONE:
             raise MemoryError
+        if waste_share is not None:
+            # An expert counts by its time, whatever share of it is charged.
+            expert_time[:] = self.full_time
+            if self.price.bit_weight != &self.expert_time[0]:
+                for i in range(self.n_layers * self.n_experts):
+                    self.set_met(i, 0.0)
         self.root_union = <uint64_t *> malloc(self.price.words * sizeof(uint64_t))
         if self.root_union == NULL:
             raise MemoryError
@@ -266,6 +312,7 @@ cdef class TreeState:
         free(self.root_union)
         free(self.start)
         free(self.bits)
+        free(self.met)
 
     @property
     def n_nodes(self):
@@ -301,11 +348,17 @@ cdef class TreeState:
 
     def truncate(self, Py_ssize_t n):
         """Take back all nodes from the n-th on; see twin.py."""
+        cdef Py_ssize_t i
         self.require_rest()
         if n == 0:
             self.n_roots = 0
             memset(self.root_union, 0, self.price.words * 8)
         self.n = n
+        if self.met != NULL:
+            memset(self.met, 0, self.n_layers * self.n_experts * sizeof(double))
+            for i in range(self.n_layers * self.n_experts):
+                self.set_met(i, 0.0)
+            self.meet(0, n)
 
     def nodes(self):
         """Return copies of the nodes' parents, probabilities and packed rows; see twin.py."""
@@ -321,38 +374,6 @@ cdef class TreeState:
             memcpy(&packed[0, 0], self.packed, self.n * self.price.packed_words * 8)
         return parent, prob, rows
 
-    def reprice(self, expert_time, double resident_time):
-        """Replace the prices; the nodes stay; see twin.py."""
-        cdef bint per_expert = expert_time.ndim == 2
-        cdef const double[::1] time = expert_time.reshape(-1) if per_expert else expert_time
-        cdef Price price
-        cdef sf_arena arena
-        self.require_rest()
-        if price_open(
-            &price, &arena, _OPS, &self.resident[0, 0], &time[0], per_expert, resident_time,
-            self.n_layers, self.n_experts,
-        ) != DONE:
-            sf_arena_close(&arena)
-            raise MemoryError
-        try:
-            # A price of resident experts makes rows longer, whose room never shrinks.
-            if price.words > self.price.words:
-                self.root_union = <uint64_t *> _grown(self.root_union, price.words * 8)
-                if self.room > 0:
-                    self.used = <uint64_t *> _grown(self.used, self.room * price.words * 8)
-                    self.fresh = <uint64_t *> _grown(self.fresh, self.room * price.words * 8)
-        except MemoryError:
-            sf_arena_close(&arena)
-            raise
-        sf_arena_close(&self.price_arena)
-        self.price_arena = arena
-        self.price = price
-        self.per_expert = per_expert
-        self.expert_time = time
-        self.resident_time = resident_time
-        memset(self.root_union, 0, price.words * sizeof(uint64_t))
-        self.index(0, self.packed, self.n)
-
     cdef int append(
         self, const int32_t *parent, const double *prob, const uint64_t *packed, Py_ssize_t m
     ) except -1:
@@ -364,7 +385,47 @@ cdef class TreeState:
         for i in range(m):
             self.n_roots += parent[i] < 0
         self.n = first + m
+        if self.met != NULL:
+            self.meet(first, m)
         return 0
+
+    def met_probability(self):
+        """Return how likely a committed token uses each expert; see twin.py."""
+        met = np.empty((self.n_layers, self.n_experts))
+        cdef double[:, ::1] out = met
+        memcpy(&out[0, 0], self.met, self.n_layers * self.n_experts * sizeof(double))
+        return met
+
+    cdef void meet(self, Py_ssize_t first, Py_ssize_t m) noexcept:
+        """Let the m nodes from the first on raise how likely their experts are used."""
+        cdef Py_ssize_t j, v
+        cdef int64_t i
+        cdef uint64_t x
+        if first == 0 and m > 0:
+            for j in range(self.price.words):
+                x = self.root_union[j]
+                while x:
+                    self.set_met(self.expert_at(64 * j + lowest(x)), 1.0)
+                    x &= x - 1
+        for v in range(first, first + m):
+            for i in range(self.start[v], self.start[v + 1]):
+                j = self.expert_at(self.bits[i])
+                self.set_met(j, self.met[j] + self.prob[v])
+
+    cdef inline Py_ssize_t expert_at(self, Py_ssize_t bit) noexcept:
+        """Return where in [L * E] the expert of a bit is."""
+        cdef Py_ssize_t wide = (self.n_experts + 63) // 64 * 64
+        return bit if wide == self.n_experts else bit // wide * self.n_experts + bit % wide
+
+    cdef inline void set_met(self, Py_ssize_t expert, double met) noexcept:
+        """Set how likely an expert is used, and what it so costs."""
+        cdef Py_ssize_t wide = (self.n_experts + 63) // 64 * 64
+        cdef Py_ssize_t layer = expert // self.n_experts, e = expert % self.n_experts
+        cdef double full = self.full_time[layer, e if self.full_time.shape[1] > 1 else 0]
+        self.met[expert] = met
+        self.charged[expert] = full * (1.0 - min(met, 1.0))
+        if self.price.bit_weight != &self.expert_time[0] and not self.resident[layer, e]:
+            (<double *> self.price.bit_weight)[layer * wide + e] = self.charged[expert]
 
     cdef int index(self, Py_ssize_t first, const uint64_t *packed, Py_ssize_t m) except -1:
         """Fill in what follows from the packed rows of the m nodes from the first on."""
