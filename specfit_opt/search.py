@@ -217,8 +217,8 @@ class TreeSearch:
         n_roots = self._n_roots or depth.count(0)
         if n_roots > 1 and self.waste_share is not None:
             raise InvalidInputError(
-                f"the first level has {n_roots} roots, but waste_share is for one; leave it out for "
-                "a forest"
+                f"the first level has {n_roots} roots, but waste_share is for one; leave it out "
+                "for a forest"
             )
         first = len(self._prob)
         frontier = range(first, first + len(clipped))
@@ -320,27 +320,69 @@ class TreeSearch:
             for depth in range(1, levels + 1)
         )
         unit = "tokens/s" if self.rate is None else "tokens of surplus"
-        scale = abs(current) if self.rate is None else self.solution.expected_tokens
-        least = current + _PROMISE * scale
+        least = self._least_gain()
         if bound <= least:
             reason = f"no continuation can exceed {bound:.6g} {unit}, and {current:.6g} is in hand"
             return Advice(False, "certified", reason, current, bound)
         if acceptance is None:
             reason = f"a continuation could reach {bound:.6g} {unit}; {current:.6g} is in hand"
             return Advice(True, "certified", reason, current, bound)
+        expected = self._expected(level_time, acceptance, nodes)
+        go = expected > least
+        reason = f"one more level is expected to give {expected:.6g} {unit}, {current:.6g} in hand"
+        return Advice(go, "expected", reason, current, bound, expected)
+
+    def expects_gain(
+        self,
+        level_time: float,
+        acceptance: float | Sequence[float] | NDArray[np.float64],
+        *,
+        frontier: Sequence[int] | NDArray[np.integer] | None = None,
+    ) -> bool:
+        """Return whether :meth:`advise` would go on for one level, without its bound.
+
+        The expected rule is the stricter one of the two, so that half of the work will do.
+
+        Parameters
+        ----------
+        level_time : float
+        acceptance : float or sequence of float
+        frontier : sequence of int, optional
+            All as for :meth:`advise`.
+
+        Returns
+        -------
+        bool
+
+        Raises
+        ------
+        InvalidInputError
+            As for :meth:`advise`.
+        """
+        least = self._least_gain()
+        level_time = SECONDS(level_time, "level_time")
+        nodes = self._checked_frontier(frontier)
+        check_size(self.n_nodes + len(nodes), self.n_layers, self.n_experts)
+        return self._expected(level_time, acceptance, nodes) > least
+
+    def _least_gain(self) -> float:
+        """Return the objective that a continuation must exceed."""
+        solution = self.solution
+        scale = abs(solution.objective) if self.rate is None else solution.expected_tokens
+        return solution.objective + _PROMISE * scale
+
+    def _expected(self, level_time: float, acceptance: Any, nodes: list[int]) -> float:
+        """Return the best objective with the child that each of ``nodes`` is expected to have."""
         chance = _checked_acceptance(acceptance)
-        novelty = self._state.novelty()
-        expected = self._with_children(
+        novelty = self._state.novelty(np.array(nodes, dtype=np.int32))
+        return self._with_children(
             nodes,
             [self._prob[v] * chance[min(self._depth[v] + 1, len(chance) - 1)] for v in nodes],
-            [float(novelty[v]) for v in nodes],
+            novelty.tolist(),
             level_time,
             1,
             False,
         )
-        go = expected > least
-        reason = f"one more level is expected to give {expected:.6g} {unit}, {current:.6g} in hand"
-        return Advice(go, "expected", reason, current, bound, expected)
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in vars(self).items() if name != "_state"}

@@ -254,7 +254,7 @@ class AcceptanceCalibrator:
         """
         parents = np.asarray(parent, dtype=np.int64)
         q = _checked_prob(parents, np.asarray(prob, dtype=np.float64), f"level {depth}")
-        conditional = self._conditional(parents, q, depth)
+        conditional = _conditional(parents, q, *self._of_depth(depth))
         path: NDArray[np.float64] = np.asarray(above, dtype=np.float64)[parents] * conditional
         return path
 
@@ -291,28 +291,51 @@ class AcceptanceCalibrator:
         tokens = np.asarray(token, dtype=np.int64)
         probs = np.asarray(prob, dtype=np.float64)
         before = -1
-        for depth, (node, next_token) in enumerate(zip(accepted, committed, strict=False), 1):
+        path = list(zip(accepted, committed, strict=False))
+        for node, _ in path:
             if not 0 <= node < len(parents) or parents[node] != before:
                 raise InvalidInputError(
                     f"accepted holds node {node}, which does not follow node {before}; give the "
                     "path from the root"
                 )
             before = int(node)
-            children = np.flatnonzero(parents == node)
-            if not children.size:
-                continue
-            q = _checked_prob(parents[children], probs[children], f"the children of node {node}")
-            hit = tokens[children] == int(next_token)
-            self._score(self._conditional(np.zeros(len(q), dtype=np.int64), q, depth), hit)
-            while len(self._groups) < depth:
-                self._groups.append(_Groups(self._window))
-                self._params.append(self._pooled)
-            choice = int(hit.argmax()) if hit.any() else -1
-            self._all.add(q, choice)
-            self._groups[depth - 1].add(q, choice)
-            self._acceptance = None
+        if path:
+            self._learn(path, parents, tokens, probs)
         if self._all.new >= max(8, self._all.size // 8):
             self._refit()
+
+    def _learn(
+        self,
+        path: list[tuple[Any, Any]],
+        parents: NDArray[np.int64],
+        tokens: NDArray[np.int64],
+        probs: NDArray[np.float64],
+    ) -> None:
+        """Take in the children of every node of a path from the root, with the token after it."""
+        step_of = np.full(len(parents) + 1, -1, dtype=np.int64)  # the root's parent is the last
+        step_of[[node for node, _ in path]] = np.arange(len(path))
+        children = np.flatnonzero(step_of[parents] >= 0)
+        if not children.size:
+            return
+        step = step_of[parents[children]]
+        q = probs[children]
+        _checked_prob(parents[children], q, "the children of the accepted nodes")
+        hit = tokens[children] == np.array([int(token) for _, token in path])[step]
+        a, b = np.array([self._of_depth(depth) for depth in range(1, len(path) + 1)]).T
+        self._score(_conditional(step, q, a, b), hit)
+        log_q = np.log(np.maximum(q, _LEAST))
+        log_rest = np.log(np.maximum(1.0 - np.bincount(step, q), _LEAST))
+        # Children of one node need not be neighbours in a tree of any order.
+        for i in np.unique(step).tolist():
+            mine = step == i
+            hits = np.flatnonzero(hit[mine])
+            choice = int(hits[0]) if hits.size else -1
+            while len(self._groups) <= i:
+                self._groups.append(_Groups(self._window))
+                self._params.append(self._pooled)
+            for groups in (self._all, self._groups[i]):
+                groups.add(log_q[mine], float(log_rest[i]), choice)
+        self._acceptance = None
 
     def state(self) -> CalibrationState:
         """Return the parameters, and predicted against realised acceptance so far."""
@@ -344,15 +367,6 @@ class AcceptanceCalibrator:
         if depth < 1:
             raise InvalidInputError(f"children are at depth 1 or more, got {depth}")
         return self._params[depth - 1] if depth <= len(self._params) else self._pooled
-
-    def _conditional(
-        self, parent: NDArray[np.int64], q: NDArray[np.float64], depth: int
-    ) -> NDArray[np.float64]:
-        a, b = self._of_depth(depth)
-        weight = np.maximum(q, _LEAST) ** a
-        rest = np.maximum(1.0 - np.bincount(parent, q), _LEAST) ** a * np.exp(-b)
-        p: NDArray[np.float64] = weight / (np.bincount(parent, weight) + rest)[parent]
-        return p
 
     def _score(self, predicted: NDArray[np.float64], hit: NDArray[np.bool_]) -> None:
         where = np.minimum((predicted * _N_BINS).astype(np.int64), _N_BINS - 1)
@@ -390,15 +404,15 @@ class _Groups:
         """Outcomes where one of the children was accepted."""
         return int(np.count_nonzero(self._choice[: self.size] >= 0))
 
-    def add(self, q: NDArray[np.float64], choice: int) -> None:
+    def add(self, log_q: NDArray[np.float64], log_rest: float, choice: int) -> None:
         """Remember children and the accepted one (-1: none); the oldest outcome may go."""
         rows, columns = self._log_q.shape
-        if len(q) > columns:
-            more = np.full((rows, len(q) - columns), _ABSENT)
+        if len(log_q) > columns:
+            more = np.full((rows, len(log_q) - columns), _ABSENT)
             self._log_q = np.concatenate([self._log_q, more], axis=1)
         self._log_q[self._at] = _ABSENT
-        self._log_q[self._at, : len(q)] = np.log(np.maximum(q, _LEAST))
-        self._log_rest[self._at] = np.log(max(1.0 - float(q.sum()), _LEAST))
+        self._log_q[self._at, : len(log_q)] = log_q
+        self._log_rest[self._at] = log_rest
         self._choice[self._at] = choice
         self._at = (self._at + 1) % rows
         self.size = min(self.size + 1, rows)
@@ -411,20 +425,41 @@ class _Groups:
         x = np.column_stack([self._log_rest, self._log_q])[: self.size]
         z = a * x
         z[:, 1:] += b
-        z -= z.max(axis=1, keepdims=True)
+        # No term overflows: x is at most 0, and b has a limit. The rest is never absent.
         p = np.exp(z)
-        total = p.sum(axis=1, keepdims=True)
-        p /= total
+        total = p.sum(axis=1)
+        p /= total[:, None]
         rows = np.arange(self.size)
         chosen = self._choice[: self.size] + 1
-        value = float((z[rows, chosen] - np.log(total[:, 0])).sum())
-        mean = (p * x).sum(axis=1)
-        some = 1.0 - p[:, 0]  # probability of any child; (x, any) are the two features
-        gradient = np.array([(x[rows, chosen] - mean).sum(), ((chosen > 0) - some).sum()])
-        cross = ((p[:, 1:] * x[:, 1:]).sum(axis=1) - mean * some).sum()
-        spread = ((p * x * x).sum(axis=1) - mean * mean).sum()
-        information = np.array([[spread, cross], [cross, (some * p[:, 0]).sum()]])
+        value = float((z[rows, chosen] - np.log(total)).sum())
+        px = p * x
+        mean = px.sum(axis=1)
+        none = p[:, 0]  # (x, any child) are the two features
+        gradient = np.array([(x[rows, chosen] - mean).sum(), (chosen > 0).sum() - (1.0 - none).sum()])
+        cross = none @ (mean - x[:, 0])
+        spread = (px * x).sum() - mean @ mean
+        information = np.array([[spread, cross], [cross, (1.0 - none) @ none]])
         return value, gradient, information
+
+
+def _conditional(
+    parent: NDArray[np.int64],
+    q: NDArray[np.float64],
+    a: float | NDArray[np.float64],
+    b: float | NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return the probability of each child, given its parent.
+
+    ``a`` and ``b`` are those of all parents, or indexed by parent.
+    """
+    of_child = a if np.ndim(a) == 0 else np.asarray(a)[parent]
+    weight = np.maximum(q, _LEAST) ** of_child
+    left = np.maximum(1.0 - np.bincount(parent, q), _LEAST)
+    of_parent = a if np.ndim(a) == 0 else np.asarray(a)[: len(left)]
+    odds = np.exp(-b if np.ndim(b) == 0 else -np.asarray(b)[: len(left)])
+    rest = left**of_parent * odds
+    p: NDArray[np.float64] = weight / (np.bincount(parent, weight) + rest)[parent]
+    return p
 
 
 def _fit(

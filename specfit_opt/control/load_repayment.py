@@ -196,7 +196,7 @@ class _Watch:
         self._exposure += self._open(experts)
         self.watched &= ~experts
         if used:
-            self._uses += experts.sum(axis=1)
+            self._uses += np.count_nonzero(experts, axis=1)
 
     def rate(self, guess: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the uses per token of a watched expert, shape (L,).
@@ -217,5 +217,7 @@ class _Watch:
 
     def _open(self, experts: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Return how long ``experts`` have been watched, summed per layer."""
-        since: NDArray[np.float64] = np.where(experts, self._clock - self._since, 0.0).sum(axis=1)
-        return since
+        # Few are watched, so they are looked up one by one.
+        at = np.flatnonzero(experts)
+        since = self._clock - self._since.ravel()[at]
+        return np.bincount(at // experts.shape[1], since, minlength=len(experts))

@@ -101,6 +101,90 @@ def union_mask(experts, Py_ssize_t n_experts):
     return mask
 
 
+def heaviest(history, weight, Py_ssize_t n_experts):
+    """Return the experts that weigh most in each history; see twin.py."""
+    best = np.empty((history.shape[0], history.shape[2], history.shape[3]), dtype=history.dtype)
+    cdef double *score
+    if best.size == 0:
+        return best
+    score = <double *> calloc(n_experts, sizeof(double))
+    if score == NULL:
+        raise MemoryError
+    try:
+        if history.itemsize == 2:
+            rank_view[int16_t](history, weight, score, n_experts, best)
+        elif history.itemsize == 4:
+            rank_view[int32_t](history, weight, score, n_experts, best)
+        else:
+            rank_view[int64_t](history, weight, score, n_experts, best)
+    finally:
+        free(score)
+    return best
+
+
+cdef int rank_view(
+    const expert_id[:, :, :, :] history, const double[::1] weight, double *score,
+    Py_ssize_t n_experts, expert_id[:, :, ::1] best,
+) except -1:
+    """Fill `best`; `score` holds n_experts zeros, and does again at the end."""
+    cdef Py_ssize_t v, layer, t, i, j, top, count, times = history.shape[1], k = history.shape[3]
+    cdef int64_t e
+    cdef int64_t *named = <int64_t *> malloc(times * k * sizeof(int64_t))
+    if named == NULL:
+        raise MemoryError
+    for v in range(history.shape[0]):
+        for layer in range(history.shape[2]):
+            count = 0
+            for t in range(times):
+                for j in range(k):
+                    e = history[v, t, layer, j]
+                    if <uint64_t> e < <uint64_t> n_experts:
+                        if score[e] == 0.0:
+                            named[count] = e
+                            count += 1
+                        score[e] += weight[t]
+            for i in range(k):
+                top = i
+                for j in range(i + 1, count):
+                    if score[named[j]] > score[named[top]] or (
+                        score[named[j]] == score[named[top]] and named[j] < named[top]
+                    ):
+                        top = j
+                if i < count:
+                    e = named[top]
+                    named[top] = named[i]
+                    named[i] = e
+                    best[v, layer, i] = <expert_id> e
+                else:
+                    best[v, layer, i] = -1
+            for j in range(count):
+                score[named[j]] = 0.0
+    free(named)
+    return 0
+
+
+def evict(held, rank, slots):
+    """Take out of each layer what is beyond its slots, lowest rank first; see twin.py."""
+    cdef uint8_t[:, ::1] here = held.view(np.uint8)
+    cdef const double[:, ::1] ranks = rank
+    cdef const int64_t[::1] most = slots
+    cdef Py_ssize_t layer, e, lowest_one
+    cdef int64_t excess
+    for layer in range(here.shape[0]):
+        excess = -most[layer]
+        for e in range(here.shape[1]):
+            excess += here[layer, e]
+        while excess > 0:
+            lowest_one = -1
+            for e in range(here.shape[1]):
+                if here[layer, e] and (lowest_one < 0 or ranks[layer, e] < ranks[layer, lowest_one]):
+                    lowest_one = e
+            if lowest_one < 0:
+                break
+            here[layer, lowest_one] = 0
+            excess -= 1
+
+
 cdef void mark_view(const expert_id[:, :, :] ids, uint8_t[:, ::1] out) noexcept:
     cdef Py_ssize_t v, layer, j
     cdef uint64_t limit = <uint64_t> out.shape[1]
@@ -471,20 +555,22 @@ cdef class TreeState:
         self.room = room
         return 0
 
-    def novelty(self):
-        """Return the price of the experts that each node adds to its ancestors'; see twin.py."""
-        out = np.empty(self.n)
+    def novelty(self, nodes):
+        """Return the price of the experts that nodes add to their ancestors'; see twin.py."""
+        cdef const int32_t[::1] asked = nodes
+        out = np.empty(asked.shape[0])
         cdef double[::1] seconds = out
-        cdef Py_ssize_t v
+        cdef Py_ssize_t i, v
         cdef uint64_t *row = <uint64_t *> malloc(self.price.words * sizeof(uint64_t))
         if row == NULL:
             raise MemoryError
-        for v in range(self.n):
+        for i in range(asked.shape[0]):
+            v = asked[i]
             if self.parent[v] >= 0:
-                seconds[v] = price_of(&self.price, self.fresh + v * self.price.words)
+                seconds[i] = price_of(&self.price, self.fresh + v * self.price.words)
             else:
                 price_row(&self.price, self.packed + v * self.price.packed_words, row)
-                seconds[v] = price_of(&self.price, row)
+                seconds[i] = price_of(&self.price, row)
         free(row)
         return out
 

@@ -73,6 +73,56 @@ def union_mask(experts: NDArray[np.integer], n_experts: int) -> NDArray[np.bool_
     return mask
 
 
+def heaviest(
+    history: NDArray[np.integer], weight: NDArray[np.float64], n_experts: int
+) -> NDArray[np.integer]:
+    """Return the experts that weigh most in each history, the heaviest first.
+
+    Parameters
+    ----------
+    history : ndarray of int16, int32 or int64, shape (n, t, L, k)
+        Experts of t occurrences; -1 pads.
+    weight : ndarray of float64, shape (t,)
+        Of a mention in each occurrence, positive.
+    n_experts : int
+
+    Returns
+    -------
+    ndarray of the same dtype, shape (n, L, k)
+        The smaller id first among equals; -1 pads.
+    """
+    n, times, n_layers, k = history.shape
+    best = np.full((n, n_layers, k), -1, dtype=history.dtype)
+    for v in range(n):
+        for layer in range(n_layers):
+            score: dict[int, float] = {}
+            for t in range(times):
+                for e in history[v, t, layer].tolist():
+                    if 0 <= e < n_experts:
+                        score[e] = score.get(e, 0.0) + float(weight[t])
+            order = sorted(score, key=lambda e: (-score[e], e))[:k]
+            best[v, layer, : len(order)] = order
+    return best
+
+
+def evict(
+    held: NDArray[np.bool_], rank: NDArray[np.float64], slots: NDArray[np.int64]
+) -> None:
+    """Take out of each layer what is beyond its slots, lowest rank and smallest id first.
+
+    Parameters
+    ----------
+    held : ndarray of bool, shape (L, E), contiguous
+        Is changed.
+    rank : ndarray of float64, shape (L, E), contiguous
+    slots : ndarray of int64, shape (L,)
+    """
+    for here, ranks, most in zip(held, rank, slots.tolist(), strict=True):
+        inside = np.flatnonzero(here)
+        order = inside[np.argsort(ranks[inside], kind="stable")]
+        here[order[: max(len(order) - most, 0)]] = False
+
+
 def evaluate(
     mask: NDArray[np.bool_],
     path_prob: NDArray[np.float64],
@@ -287,16 +337,16 @@ class TreeState:
             self._used.append(above | own)
             self._fresh.append(own & ~above)
 
-    def novelty(self) -> NDArray[np.float64]:
-        """Return the price in seconds of the experts that each node adds to its ancestors'.
+    def novelty(self, nodes: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Return the price in seconds of the experts that nodes add to their ancestors'.
 
         Of a root, all of its experts. What another root uses is not counted for the other nodes.
         """
-        own = (row for rows in self._rows for row in rows)
+        own = np.concatenate(self._rows)
         return np.array(
             [
-                self._price(bits if u >= 0 else self._bits(row))
-                for u, bits, row in zip(self._parent, self._fresh, own, strict=True)
+                self._price(self._fresh[v] if self._parent[v] >= 0 else self._bits(own[v]))
+                for v in nodes.tolist()
             ]
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -79,12 +78,15 @@ class LevelSearch:
         )
         self._drafting = drafting
 
-    def advises_another(self, levels: int, acceptance: Sequence[float] | None) -> bool:
-        """Return whether another level is worth drafting, see :meth:`TreeSearch.advise`."""
+    def may_gain(self, levels: int) -> bool:
+        """Return whether some continuation could win, see :meth:`TreeSearch.advise`."""
         view = self._view
-        return self._search.advise(
-            view.level_time, acceptance, levels=levels, frontier=view.frontier
-        ).go
+        return self._search.advise(view.level_time, levels=levels, frontier=view.frontier).go
+
+    def expects_gain(self) -> bool:
+        """Return whether another level is expected to win, at the acceptance seen so far."""
+        view = self._view
+        return self._search.expects_gain(view.level_time, view.acceptance, frontier=view.frontier)
 
     def choice(self) -> Choice:
         """Return what was chosen, with predictions at full prices."""

@@ -136,7 +136,7 @@ class SpecFitPolicy(Policy):
     def _grow(self, view: DraftView, search: LevelSearch) -> None:
         """Draft while another level is expected to win; the first one is decided."""
         while view.levels < min(self.shape.levels, view.max_levels):
-            if view.levels and not search.advises_another(1, view.acceptance):
+            if view.levels and not search.expects_gain():
                 break
             if not view.grow(self.shape.top_k, self.shape.width):
                 break
