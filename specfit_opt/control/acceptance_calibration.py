@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,9 @@ _DEPTH_SD = (0.2, 0.5)
 _ACCEPTANCE, _POOLED_TRIALS, _DEPTH_TRIALS = 0.5, 4.0, 8.0
 _SLOPES = (0.05, 4.0)
 _INTERCEPTS = (-8.0, 8.0)
-_RANGE = np.array([_SLOPES, _INTERCEPTS]).T
+#: Two numbers, of a and of b; and of a and a, a and b, b and b.
+_Pair: TypeAlias = tuple[float, float]
+_Information: TypeAlias = tuple[float, float, float]
 #: Newton's method stops when twice what the log-posterior could still rise is below this.
 _ENOUGH = 1e-3
 
@@ -418,28 +420,27 @@ class _Groups:
         self.size = min(self.size + 1, rows)
         self.new += 1
 
-    def log_likelihood(
-        self, a: float, b: float
-    ) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
+    def log_likelihood(self, a: float, b: float) -> tuple[float, _Pair, _Information]:
         """Return the log-likelihood of (a, b), its gradient and minus its Hessian."""
-        x = np.column_stack([self._log_rest, self._log_q])[: self.size]
+        n = self.size
+        x = np.concatenate([self._log_rest[:n, None], self._log_q[:n]], axis=1)
         z = a * x
         z[:, 1:] += b
         # No term overflows: x is at most 0, and b has a limit. The rest is never absent.
         p = np.exp(z)
         total = p.sum(axis=1)
         p /= total[:, None]
-        rows = np.arange(self.size)
-        chosen = self._choice[: self.size] + 1
-        value = float((z[rows, chosen] - np.log(total)).sum())
+        chosen = self._choice[:n] + 1
+        at = np.arange(0, x.size, x.shape[1]) + chosen
+        value = float(z.take(at).sum() - np.log(total).sum())
         px = p * x
         mean = px.sum(axis=1)
         none = p[:, 0]  # (x, any child) are the two features
-        gradient = np.array([(x[rows, chosen] - mean).sum(), (chosen > 0).sum() - (1.0 - none).sum()])
-        cross = none @ (mean - x[:, 0])
-        spread = (px * x).sum() - mean @ mean
-        information = np.array([[spread, cross], [cross, (1.0 - none) @ none]])
-        return value, gradient, information
+        some = n - float(none.sum())
+        gradient = float(x.take(at).sum() - mean.sum()), float(np.count_nonzero(chosen)) - some
+        cross = float(none @ (mean - x[:, 0]))
+        spread = float(px.ravel() @ x.ravel() - mean @ mean)
+        return value, gradient, (spread, cross, float(none.sum() - none @ none))
 
 
 def _conditional(
@@ -470,32 +471,40 @@ def _fit(
 ) -> NDArray[np.float64]:
     """Return the most probable (a, b) by Newton's method with step halving."""
     group.new = 0
-    precision = 1.0 / np.square(deviation)
+    prior_a, prior_b = prior.tolist()
+    hold_a, hold_b = (1.0 / sd**2 for sd in deviation)
 
-    def posterior(
-        at: NDArray[np.float64],
-    ) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
-        value, gradient, information = group.log_likelihood(float(at[0]), float(at[1]))
-        off = at - prior
-        value -= 0.5 * float(precision @ (off * off))
-        return value, gradient - precision * off, information + np.diag(precision)
+    def posterior(a: float, b: float) -> tuple[float, _Pair, _Information]:
+        value, (slope_a, slope_b), (aa, ab, bb) = group.log_likelihood(a, b)
+        off_a, off_b = a - prior_a, b - prior_b
+        value -= 0.5 * (hold_a * off_a * off_a + hold_b * off_b * off_b)
+        gradient = slope_a - hold_a * off_a, slope_b - hold_b * off_b
+        return value, gradient, (aa + hold_a, ab, bb + hold_b)
 
-    at = start
-    value, gradient, information = posterior(at)
+    # In plain floats: there are two parameters.
+    a, b = start.tolist()
+    value, gradient, information = posterior(a, b)
     for _ in range(20):
-        step = np.linalg.solve(information, gradient)
-        if float(gradient @ step) < _ENOUGH:
+        (slope_a, slope_b), (aa, ab, bb) = gradient, information
+        determinant = aa * bb - ab * ab
+        step_a = (bb * slope_a - ab * slope_b) / determinant
+        step_b = (aa * slope_b - ab * slope_a) / determinant
+        if slope_a * step_a + slope_b * step_b < _ENOUGH:
             break
         for _ in range(10):
-            trial = np.clip(at + step, *_RANGE)
-            found = posterior(trial)
+            trial = _within(a + step_a, _SLOPES), _within(b + step_b, _INTERCEPTS)
+            found = posterior(*trial)
             if found[0] > value:
                 break
-            step = step / 2.0
+            step_a, step_b = step_a / 2.0, step_b / 2.0
         else:
             break
-        at, (value, gradient, information) = trial, found
-    return at
+        (a, b), (value, gradient, information) = trial, found
+    return np.array([a, b])
+
+
+def _within(value: float, limits: tuple[float, float]) -> float:
+    return min(max(value, limits[0]), limits[1])
 
 
 def _smoothed(hits: int, trials: int, mean: float, weight: float) -> float:

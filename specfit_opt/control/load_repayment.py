@@ -73,6 +73,7 @@ class LoadRepayment:
         self._loads = np.zeros(n_layers)
         self._needed = np.zeros(n_layers)
         self._resident: NDArray[np.bool_] | None = None
+        self._outside = np.full(n_layers, n_experts)  # experts that are not resident
 
     def start(self) -> None:
         """Take note that another text begins: what was evicted before it says nothing about it.
@@ -98,6 +99,7 @@ class LoadRepayment:
         if self._resident is not None:
             self._evicted.begin(self._resident & ~resident)
         self._resident = np.array(resident)
+        self._outside = resident.shape[1] - np.count_nonzero(resident, axis=1)
 
     def share(self, slots: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the share of a load's price that an unneeded load costs now, shape (L,).
@@ -122,7 +124,7 @@ class LoadRepayment:
         missed = self._evicted.rate(_EVICTED_GAIN * needed)
         # Experts outside of the full cache, and of the cache as it is.
         full = np.maximum(self._n_experts - slots, 0)
-        now = np.maximum((~self._resident).sum(axis=1), np.maximum(full, 1))
+        now = np.maximum(self._outside, np.maximum(full, 1))
         with np.errstate(divide="ignore"):  # what has room for all never evicts
             late = np.exp(-used * np.log(now / full) / loaded)
             gone = late * np.exp(-used * slots / (full * loaded))
@@ -160,8 +162,8 @@ class LoadRepayment:
         self._drafted.begin(used & ~needed & ~self._resident)
         keep = 1.0 - 1.0 / _MEMORY
         self._loads = keep * self._loads + misses
-        self._needed = keep * self._needed + (needed & ~self._resident).sum(axis=1)
-        self._absent = keep * self._absent + tokens * (~self._resident).sum(axis=1)
+        self._needed = keep * self._needed + np.count_nonzero(needed > self._resident, axis=1)
+        self._absent = keep * self._absent + tokens * self._outside
 
 
 class _Watch:
