@@ -79,13 +79,14 @@ def row(label: str, taken: Sequence[Sequence[float]]) -> str:
     calls = np.concatenate([1e6 * np.asarray(case) for case in taken])
     medians = [1e6 * statistics.median(case) for case in taken]
     low, high = np.percentile(calls, (50, 99))
-    return f"{label:<48}{low:9.1f}{high:9.1f}{min(medians):10.1f}{max(medians):10.1f}{len(taken):6d}"
+    figures = f"{low:9.1f}{high:9.1f}{min(medians):10.1f}{max(medians):10.1f}"
+    return f"{label:<52}{figures}{len(taken):6d}"
 
 
 def speed(repeats: int) -> Iterable[str]:
     """Time whole calls of solve, packing and TreeSearch."""
     title = f"microseconds, {repeats} calls of each case"
-    yield f"{title:<48}      p50      p99 least p50  most p50 cases"
+    yield f"{title:<52}      p50      p99 least p50  most p50 cases"
 
     def line(label: str, calls: Iterable[Callable[[], object]]) -> str:
         return row(label, [times(call, repeats) for call in calls])
@@ -105,7 +106,8 @@ def speed(repeats: int) -> Iterable[str]:
     if REAL_AFFINE:
         real_ones = [real(name) for name in REAL_AFFINE]
         yield line("solve, real routing, one price", map(solving, real_ones))
-        yield line("solve, real routing, price per expert", map(solving, map(per_expert, real_ones)))
+        priced = map(per_expert, real_ones)
+        yield line("solve, real routing, price per expert", map(solving, priced))
         yield line("solve, real routing, all tables", (solving(real(name)) for name in REAL_ALL))
     for label, waste in (("every load charged", False), ("waste alone charged", True)):
         extended, advised, decided = search_times(repeats, waste)

@@ -433,7 +433,10 @@ class TreeSearch:
     def _checked_frontier(self, frontier: Any) -> list[int]:
         if frontier is None:
             return list(self._frontier)
-        nodes: list[int] = integer_array(frontier, "frontier", 1).tolist()
+        given = _as_given(frontier, np.int64, 1)
+        nodes: list[int] = (
+            integer_array(frontier, "frontier", 1) if given is None else given
+        ).tolist()
         for v in nodes:
             if not 0 <= v < self.n_nodes:
                 raise InvalidInputError(f"frontier node {v} is not in the tree of {self.n_nodes}")

@@ -392,19 +392,16 @@ class _Groups:
         Outcomes remembered.
     new : int
         Outcomes since the last fit.
+    hits : int
+        Remembered outcomes where one of the children was accepted.
     """
 
     def __init__(self, window: int) -> None:
-        self.size = self.new = 0
+        self.size = self.new = self.hits = 0
         self._at = 0
         self._log_q = np.full((window, 1), _ABSENT)
         self._log_rest = np.zeros(window)
         self._choice = np.full(window, -1, dtype=np.int64)
-
-    @property
-    def hits(self) -> int:
-        """Outcomes where one of the children was accepted."""
-        return int(np.count_nonzero(self._choice[: self.size] >= 0))
 
     def add(self, log_q: NDArray[np.float64], log_rest: float, choice: int) -> None:
         """Remember children and the accepted one (-1: none); the oldest outcome may go."""
@@ -415,6 +412,7 @@ class _Groups:
         self._log_q[self._at] = _ABSENT
         self._log_q[self._at, : len(log_q)] = log_q
         self._log_rest[self._at] = log_rest
+        self.hits += int(choice >= 0) - int(self._choice[self._at] >= 0)
         self._choice[self._at] = choice
         self._at = (self._at + 1) % rows
         self.size = min(self.size + 1, rows)

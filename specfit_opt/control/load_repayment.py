@@ -221,5 +221,7 @@ class _Watch:
         """Return how long ``experts`` have been watched, summed per layer."""
         # Few are watched, so they are looked up one by one.
         at = np.flatnonzero(experts)
-        since = self._clock - self._since.ravel()[at]
-        return np.bincount(at // experts.shape[1], since, minlength=len(experts))
+        waited = self._clock - self._since.ravel()[at]
+        layer = at // experts.shape[1]
+        since: NDArray[np.float64] = np.bincount(layer, waited, minlength=len(experts)).astype(float)
+        return since

@@ -168,6 +168,13 @@ static inline int sf_lowest(uint64_t x) { /* index of the lowest set bit, x != 0
         }                                                                                           \
         return count;                                                                               \
     }                                                                                               \
+    attribute static inline double sf_if_##suffix(uint64_t bit, double value) {                     \
+        uint64_t raw; /* value where the bit is 1, else 0, without a branch that would be guessed */\
+        memcpy(&raw, &value, 8);                                                                    \
+        raw &= 0 - bit;                                                                             \
+        memcpy(&value, &raw, 8);                                                                    \
+        return value;                                                                               \
+    }                                                                                               \
     attribute static void sf_weigh_bits_##suffix(                                                   \
         const int32_t *bits, int64_t count, const uint64_t *gone, const uint64_t *solo,             \
         const double *weight, double *all, double *own) {                                           \
@@ -175,18 +182,18 @@ static inline int sf_lowest(uint64_t x) { /* index of the lowest set bit, x != 0
         int64_t i = 0;                                                                              \
         for (; i + 2 <= count; i += 2) { /* two sums each, so that additions need not wait */       \
             int32_t u = bits[i], v = bits[i + 1];                                                   \
-            double x = weight[u] * (double)(int32_t)(~gone[u >> 6] >> (u & 63) & 1);                \
-            double y = weight[v] * (double)(int32_t)(~gone[v >> 6] >> (v & 63) & 1);                \
+            double x = sf_if_##suffix(~gone[u >> 6] >> (u & 63) & 1, weight[u]);                    \
+            double y = sf_if_##suffix(~gone[v >> 6] >> (v & 63) & 1, weight[v]);                    \
             a += x;                                                                                 \
             b += y;                                                                                 \
-            c += x * (double)(int32_t)(solo[u >> 6] >> (u & 63) & 1);                               \
-            d += y * (double)(int32_t)(solo[v >> 6] >> (v & 63) & 1);                               \
+            c += sf_if_##suffix(solo[u >> 6] >> (u & 63) & 1, x);                                   \
+            d += sf_if_##suffix(solo[v >> 6] >> (v & 63) & 1, y);                                   \
         }                                                                                           \
         if (i < count) {                                                                            \
             int32_t u = bits[i];                                                                    \
-            double x = weight[u] * (double)(int32_t)(~gone[u >> 6] >> (u & 63) & 1);                \
+            double x = sf_if_##suffix(~gone[u >> 6] >> (u & 63) & 1, weight[u]);                    \
             a += x;                                                                                 \
-            c += x * (double)(int32_t)(solo[u >> 6] >> (u & 63) & 1);                               \
+            c += sf_if_##suffix(solo[u >> 6] >> (u & 63) & 1, x);                                   \
         }                                                                                           \
         *all = a + b;                                                                               \
         *own = c + d;                                                                               \

@@ -56,9 +56,11 @@ class LevelSearch:
         self._resident = np.array(view.resident)
         self._resident.flags.writeable = False
         self._drafting = 0.0
+        n_layers, n_experts = self._resident.shape
         self._search = TreeSearch(
             _with_node_charge(cost, node_charge),
-            *self._resident.shape,
+            n_layers,
+            n_experts,
             self._resident,
             rate=rate,
             waste_share=waste_share,

@@ -18,7 +18,7 @@ from .predictor_kind import PredictorKind
 
 #: Occurrences of a token that are remembered, and the weight of each relative to the next later.
 _REMEMBERED, _DECAY = 4, 0.7
-_WEIGHTS = _DECAY ** np.arange(_REMEMBERED)
+_WEIGHTS: NDArray[np.float64] = np.array([_DECAY**i for i in range(_REMEMBERED)])
 #: Tokens of the text from which those are drawn that stand in for unknown ones.
 _SPREAD = 1024
 #: Observed tokens that may wait until a prediction is asked for.
