@@ -223,5 +223,5 @@ class _Watch:
         at = np.flatnonzero(experts)
         waited = self._clock - self._since.ravel()[at]
         layer = at // experts.shape[1]
-        since: NDArray[np.float64] = np.bincount(layer, waited, minlength=len(experts)).astype(float)
-        return since
+        summed = np.bincount(layer, waited, minlength=len(experts))
+        return summed.astype(np.float64, copy=False)
