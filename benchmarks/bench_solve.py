@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specfit_opt import ExpertRouting, solve
 
-from .problems import REAL_AFFINE, SEEDS, STAIRCASES, qwen3, real
+from .problems import REAL_AFFINE, SEEDS, STAIRCASES, per_expert, qwen3, real
 
 
 class Qwen3Affine:
@@ -15,6 +15,11 @@ class Qwen3Affine:
 
     def setup(self, seed):
         self.problem = qwen3(seed)
+        self.priced = per_expert(self.problem)
+
+    def time_solve_per_expert(self, seed):
+        p = self.priced
+        solve(p.tree, p.routing, p.cost_model)
 
     def time_solve(self, seed):
         p = self.problem

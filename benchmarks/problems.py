@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from specfit_opt import Instance, load_instance
+from specfit_opt import CostModel, Instance, load_instance
+from specfit_opt.expert_union import topmost_use, used_experts
 from specfit_opt.generate import generate
 
 #: Real routing, optional material beside the checkout.
@@ -30,6 +31,20 @@ def qwen3(seed: int, node_time: str = "affine", nodes: int = 60) -> Instance:
 def real(name: str) -> Instance:
     """Return a problem made of rows of public routing; absent unless the material is there."""
     return load_instance(REAL / f"{name}.npz")
+
+
+@cache
+def per_expert(instance: Instance) -> Instance:
+    """Return the problem with a price per (layer, expert), as ``waste_share`` makes them.
+
+    An expert costs what it did times the probability that no committed token uses it.
+    """
+    tree, routing, cost = instance.tree, instance.routing, instance.cost_model
+    shape = routing.n_layers, routing.n_experts
+    used = tree.path_prob @ topmost_use(tree, used_experts(routing))
+    price = cost.expert_table(*shape) * (1.0 - np.minimum(used.reshape(shape), 1.0))
+    priced = CostModel(cost.fixed_time, cost.node_time, price, cost.resident_time)
+    return Instance(tree, routing, priced, instance.name)
 
 
 @cache

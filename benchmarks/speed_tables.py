@@ -9,10 +9,13 @@ what can be compared.
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from specfit_opt import ExpertRouting, Instance, TreeSearch, kernel, solve
 from specfit_opt.files.atomic import atomic_write
@@ -21,8 +24,18 @@ from specfit_opt.generate import generate
 from . import dinkelbach_maxflow
 from .bench_limits import HARD
 from .bench_scaling import EXPERTS, LAYERS, NODES
-from .problems import REAL_AFFINE, REAL_ALL, SEEDS, STAIRCASES, levels, qwen3, real, sized
-from .timing import median_time
+from .problems import (
+    REAL_AFFINE,
+    REAL_ALL,
+    SEEDS,
+    STAIRCASES,
+    levels,
+    per_expert,
+    qwen3,
+    real,
+    sized,
+)
+from .timing import median_time, times
 
 RESULTS = Path(__file__).parent / "results"
 COMMAND = "python -m benchmarks.speed_tables"
@@ -61,52 +74,46 @@ def solving(problem: Instance) -> Callable[[], object]:
     return lambda: solve(problem.tree, problem.routing, problem.cost_model)
 
 
-def row(label: str, values: Sequence[float]) -> str:
-    return (
-        f"{label:<44}{statistics.median(values):9.1f}{min(values):9.1f}{max(values):9.1f}"
-        f"{len(values):6d}"
-    )
+def row(label: str, taken: Sequence[Sequence[float]]) -> str:
+    """Return a line of the speed table: percentiles over all calls, and over cases of medians."""
+    calls = np.concatenate([1e6 * np.asarray(case) for case in taken])
+    medians = [1e6 * statistics.median(case) for case in taken]
+    low, high = np.percentile(calls, (50, 99))
+    figures = f"{low:9.1f}{high:9.1f}{min(medians):10.1f}{max(medians):10.1f}"
+    return f"{label:<52}{figures}{len(taken):6d}"
 
 
 def speed(repeats: int) -> Iterable[str]:
     """Time whole calls of solve, packing and TreeSearch."""
-    title = f"microseconds, each the median of {repeats}"
-    yield f"{title:<44}   median      min      max cases"
+    title = f"microseconds, {repeats} calls of each case"
+    yield f"{title:<52}      p50      p99 least p50  most p50 cases"
+
+    def line(label: str, calls: Iterable[Callable[[], object]]) -> str:
+        return row(label, [times(call, repeats) for call in calls])
+
     problems = [qwen3(seed) for seed in SEEDS]
-    yield row(
-        "solve, 60 nodes x 48 x 128, top-8, affine",
-        [microseconds(solving(p), repeats) for p in problems],
-    )
-    yield row(
-        "packing the same",
-        [
-            microseconds(
-                lambda r=p.routing: ExpertRouting(r.experts, r.n_experts, r.resident), repeats
-            )
-            for p in problems
-        ],
-    )
+    size = "solve, 60 nodes x 48 x 128, top-8"
+    yield line(f"{size}, one price", map(solving, problems))
+    yield line(f"{size}, price per expert", map(solving, map(per_expert, problems)))
+    yield line("packing the same", map(packing, problems))
     for name in STAIRCASES:
         tables = [qwen3(seed, name) for seed in SEEDS]
         assert all(solve(p.tree, p.routing, p.cost_model).gap == 0.0 for p in tables)
-        yield row(
-            f"solve, 60 nodes, {name} table, proven",
-            [microseconds(solving(p), repeats) for p in tables],
-        )
-    yield row(
-        "solve, pool of 611 nodes",
-        [microseconds(solving(qwen3(seed, nodes=611)), repeats) for seed in SEEDS],
-    )
+        yield line(f"solve, 60 nodes, {name} table, proven", map(solving, tables))
+    pools = [qwen3(seed, nodes=611) for seed in SEEDS]
+    yield line("solve, pool of 611 nodes, one price", map(solving, pools))
+    yield line("solve, pool of 611 nodes, price per expert", map(solving, map(per_expert, pools)))
     if REAL_AFFINE:
-        yield row(
-            "solve, real routing, affine",
-            [microseconds(solving(real(name)), repeats) for name in REAL_AFFINE],
-        )
-        yield row(
-            "solve, real routing, all tables",
-            [microseconds(solving(real(name)), repeats) for name in REAL_ALL],
-        )
-    yield row("TreeSearch.extend by 10 nodes, with its solve", extend_times(repeats))
+        real_ones = [real(name) for name in REAL_AFFINE]
+        yield line("solve, real routing, one price", map(solving, real_ones))
+        priced = map(per_expert, real_ones)
+        yield line("solve, real routing, price per expert", map(solving, priced))
+        yield line("solve, real routing, all tables", (solving(real(name)) for name in REAL_ALL))
+    for label, waste in (("every load charged", False), ("waste alone charged", True)):
+        extended, advised, decided = search_times(repeats, waste)
+        yield row(f"TreeSearch.extend by 10 nodes, {label}", extended)
+        yield row("  advise on it, with its bound", advised)
+        yield row("  expects_gain of it", decided)
     yield ""
     yield f"{'hard stars of 200 nodes, time_limit=1.0':<44}  seconds   status      gap"
     for name in HARD:
@@ -118,21 +125,39 @@ def speed(repeats: int) -> Iterable[str]:
         )
 
 
-def extend_times(repeats: int) -> list[float]:
-    """Return the median time of the extend of each level but the root's, in microseconds."""
-    times: dict[tuple[int, int], list[float]] = {}
+def packing(problem: Instance) -> Callable[[], object]:
+    routing = problem.routing
+    return lambda: ExpertRouting(routing.experts, routing.n_experts, routing.resident)
+
+
+def search_times(repeats: int, waste: bool) -> tuple[list[list[float]], ...]:
+    """Return the seconds of extend, advise and expects_gain, by level, but for the root's."""
+    cases: dict[tuple[int, int], tuple[list[float], ...]] = {}
     for seed in SEEDS:
         instance, parts = levels(seed)
         routing = instance.routing
+        share = np.full(routing.n_layers, 0.8) if waste else None
         for _ in range(repeats):
             search = TreeSearch(
-                instance.cost_model, routing.n_layers, routing.n_experts, routing.resident
+                instance.cost_model,
+                routing.n_layers,
+                routing.n_experts,
+                routing.resident,
+                waste_share=share,
             )
             for level, part in enumerate(parts):
-                start = time.perf_counter()
+                marks = [time.perf_counter()]
                 search.extend(*part)
-                times.setdefault((seed, level), []).append(time.perf_counter() - start)
-    return [1e6 * statistics.median(t) for (_, level), t in times.items() if level > 0]
+                marks.append(time.perf_counter())
+                search.advise(0.001, 0.7)
+                marks.append(time.perf_counter())
+                search.expects_gain(0.001, 0.7)
+                marks.append(time.perf_counter())
+                if level:
+                    kept = cases.setdefault((seed, level), ([], [], []))
+                    for own, (a, b) in zip(kept, itertools.pairwise(marks), strict=True):
+                        own.append(b - a)
+    return tuple([case[i] for case in cases.values()] for i in range(3))
 
 
 def solvers(repeats: int, with_mip: bool) -> Iterable[str]:
@@ -159,9 +184,9 @@ def solvers(repeats: int, with_mip: bool) -> Iterable[str]:
                 return solution.throughput
 
             assert abs(mip() / best - 1.0) < 1e-6, label
-            times = median_time(mip, 1) / ours
-            mips.append(times)
-            line += f"{times:10.0f}x"
+            ratio = median_time(mip, 1) / ours
+            mips.append(ratio)
+            line += f"{ratio:10.0f}x"
         yield line
     yield f"{'least':<44}{'':9}{min(flows):8.0f}x" + (f"{min(mips):10.0f}x" if mips else "")
     yield (

@@ -7,12 +7,17 @@ from collections.abc import Callable
 from statistics import median
 
 
-def median_time(call: Callable[[], object], repeats: int) -> float:
-    """Return the median time of ``call`` in seconds; one call more comes first, to warm up."""
+def times(call: Callable[[], object], repeats: int) -> list[float]:
+    """Return the seconds of each of ``repeats`` calls; one call more comes first, to warm up."""
     call()
-    times = []
+    found = []
     for _ in range(repeats):
         start = time.perf_counter()
         call()
-        times.append(time.perf_counter() - start)
-    return median(times)
+        found.append(time.perf_counter() - start)
+    return found
+
+
+def median_time(call: Callable[[], object], repeats: int) -> float:
+    """Return the median time of ``call`` in seconds."""
+    return median(times(call, repeats))

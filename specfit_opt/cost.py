@@ -195,9 +195,14 @@ class CostModel:
         cache = self._layouts
         found = cache.get((n_layers, n_experts))
         if found is None:
-            table = self.expert_table(n_layers, n_experts)
-            uniform = bool((table == table[:, :1]).all())
-            found = frozen(np.ascontiguousarray(table[:, 0] if uniform else table).copy())
+            time = self.expert_time
+            if isinstance(time, float):
+                found = np.full(n_layers, time)
+            else:
+                self.require_experts(n_layers, n_experts)
+                uniform = time.ndim == 2 and bool((time == time[:, :1]).all())
+                found = np.ascontiguousarray(time[:, 0]) if uniform else time
+            found = frozen(found)
             cache[(n_layers, n_experts)] = found
         return found
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from . import kernel
 from .instance import Instance
-from .routing import ExpertRouting
+from .routing import ExpertRouting, kernel_ids
 from .tree import DraftTree
 
 
@@ -26,11 +27,7 @@ def expert_union(experts: NDArray[Any], n_experts: int) -> NDArray[np.bool_]:
     -------
     ndarray of bool, shape (L, E)
     """
-    n_layers = experts.shape[1]
-    # The column to the right takes the padding: -1 is the last one.
-    mask = np.zeros((n_layers, n_experts + 1), dtype=np.bool_)
-    mask[np.arange(n_layers)[:, None], experts] = True
-    return mask[:, :-1]
+    return kernel.union_mask(kernel_ids(experts), n_experts)
 
 
 def used_experts(routing: ExpertRouting) -> NDArray[np.bool_]:

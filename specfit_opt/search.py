@@ -55,7 +55,7 @@ class Advice:
 
 
 class TreeSearch:
-    """The best subtree of a tree that grows level by level.
+    r"""The best subtree of a tree that grows level by level.
 
     Parameters
     ----------
@@ -67,16 +67,30 @@ class TreeSearch:
         Experts in fast memory. Default: none.
     rate : float, optional
         Maximise the surplus at this rate (tokens per second) instead of the ratio.
+    waste_share : array_like of float, shape (L,), optional
+        Charge only for loads that no committed token needs, and this share, from 0 to 1, of their
+        price; see Notes. By default every load is charged in full. For one root.
 
     Raises
     ------
     InvalidInputError
-        If the cost model is for other numbers of layers or experts, or there are more than
-        :mod:`specfit_opt.limits` allows.
+        If the cost model is for other numbers of layers or experts, there are more than
+        :mod:`specfit_opt.limits` allows, or a share is out of range.
 
     Notes
     -----
     :meth:`extend` packs and indexes the new nodes only, O(m L k) for m of them, then solves.
+
+    **Waste.** Decoding without drafting loads the experts of every token of the text too, unless
+    they are in fast memory by then. What drafting costs is the loads that no committed token uses:
+    with ``waste_share`` s a missing expert of price w costs :math:`s\, w\, (1 - \pi)`, where
+    :math:`\pi` is the probability that the target's path through the tree so far meets it,
+
+    .. math:: \pi_e = \sum \{ p(v) : v \text{ uses } e \text{ and none of its ancestors does} \},
+
+    exact, because at most one of these nodes is on the path. The root's experts cost nothing. A new
+    level raises :math:`\pi` and so lowers prices of all nodes; times of a :class:`Solution` are at
+    the prices of the tree at the time.
 
     A search can be copied (``copy.copy``) and pickled; the copy goes on by itself. It serves one
     thread at a time: a call while another thread's solve runs raises SpecfitError. An interrupt
@@ -101,12 +115,16 @@ class TreeSearch:
         resident: ArrayLike | None = None,
         *,
         rate: float | None = None,
+        waste_share: ArrayLike | None = None,
     ) -> None:
         self.n_layers: int = Whole(1)(n_layers, "n_layers")
         self.n_experts: int = Whole(1)(n_experts, "n_experts")
         check_layers(self.n_layers, self.n_experts)
         self.cost_model = self._checked_cost(cost_model)
         self.rate: float | None = RATE(rate, "rate")
+        self.waste_share = None
+        if waste_share is not None:
+            self.waste_share = _checked_share(waste_share, self.n_layers)
         self._state = self._new_state(checked_resident(resident, self.n_layers, self.n_experts))
         self._prob: list[float] = []
         self._depth: list[int] = []
@@ -197,6 +215,11 @@ class TreeSearch:
         spent = SECONDS(draft_time, "draft_time")
         clipped, depth = self._checked_level(parents.tolist(), probs.tolist())
         n_roots = self._n_roots or depth.count(0)
+        if n_roots > 1 and self.waste_share is not None:
+            raise InvalidInputError(
+                f"the first level has {n_roots} roots, but waste_share is for one; leave it out "
+                "for a forest"
+            )
         first = len(self._prob)
         frontier = range(first, first + len(clipped))
         check_size(frontier.stop, self.n_layers, self.n_experts)
@@ -224,47 +247,22 @@ class TreeSearch:
         self._solution = solution
         return solution
 
-    def reprice(self, cost_model: CostModel) -> None:
-        """Replace the cost model; the tree and the draft time so far stay.
+    def waste(self) -> NDArray[np.float64]:
+        """Return how likely it is that no committed token uses each expert.
 
-        What a new search over the same tree would choose is then chosen, by the next
-        :meth:`extend` or when :attr:`solution` is next asked for.
-
-        Parameters
-        ----------
-        cost_model : CostModel
-            For the same numbers of layers and experts, and with a ``node_time`` that serves the
-            tree so far.
+        Returns
+        -------
+        ndarray of float64, shape (L, E)
+            Of missing experts that take time to bring in; 1 for the others.
 
         Raises
         ------
         InvalidInputError
-            If it does not fit. The search is then as it was before the call.
-
-        Notes
-        -----
-        Nodes are neither checked nor packed again: O(n L E / 64 + L E) for n of them.
-
-        Examples
-        --------
-        >>> search = TreeSearch(CostModel(1.0, 0.01, 0.2), n_layers=1, n_experts=3)
-        >>> search.extend([-1, 0], [1.0, 0.5], [[[0]], [[1]]]).nodes.tolist()
-        [0, 1]
-        >>> search.reprice(CostModel(1.0, 0.01, 2.0))
-        >>> search.solution.nodes.tolist()
-        [0]
+            If the search was begun without ``waste_share``.
         """
-        before = self.cost_model
-        self._checked_cost(cost_model)
-        if self._prob:
-            check_sizes(cost_model, self._n_roots, self.n_nodes)
-        try:
-            self._set_prices(cost_model)
-        except BaseException:
-            self._set_prices(before)
-            raise
-        self.cost_model = cost_model
-        self._solution = None
+        if self.waste_share is None:
+            raise InvalidInputError("this search charges every load; begin it with waste_share")
+        return 1.0 - np.minimum(self._state.met_probability(), 1.0)
 
     def advise(
         self,
@@ -322,27 +320,69 @@ class TreeSearch:
             for depth in range(1, levels + 1)
         )
         unit = "tokens/s" if self.rate is None else "tokens of surplus"
-        scale = abs(current) if self.rate is None else self.solution.expected_tokens
-        least = current + _PROMISE * scale
+        least = self._least_gain()
         if bound <= least:
             reason = f"no continuation can exceed {bound:.6g} {unit}, and {current:.6g} is in hand"
             return Advice(False, "certified", reason, current, bound)
         if acceptance is None:
             reason = f"a continuation could reach {bound:.6g} {unit}; {current:.6g} is in hand"
             return Advice(True, "certified", reason, current, bound)
+        expected = self._expected(level_time, acceptance, nodes)
+        go = expected > least
+        reason = f"one more level is expected to give {expected:.6g} {unit}, {current:.6g} in hand"
+        return Advice(go, "expected", reason, current, bound, expected)
+
+    def expects_gain(
+        self,
+        level_time: float,
+        acceptance: float | Sequence[float] | NDArray[np.float64],
+        *,
+        frontier: Sequence[int] | NDArray[np.integer] | None = None,
+    ) -> bool:
+        """Return whether :meth:`advise` would go on for one level, without its bound.
+
+        The expected rule is the stricter one of the two, so that half of the work will do.
+
+        Parameters
+        ----------
+        level_time : float
+        acceptance : float or sequence of float
+        frontier : sequence of int, optional
+            All as for :meth:`advise`.
+
+        Returns
+        -------
+        bool
+
+        Raises
+        ------
+        InvalidInputError
+            As for :meth:`advise`.
+        """
+        least = self._least_gain()
+        level_time = SECONDS(level_time, "level_time")
+        nodes = self._checked_frontier(frontier)
+        check_size(self.n_nodes + len(nodes), self.n_layers, self.n_experts)
+        return self._expected(level_time, acceptance, nodes) > least
+
+    def _least_gain(self) -> float:
+        """Return the objective that a continuation must exceed."""
+        solution = self.solution
+        scale = abs(solution.objective) if self.rate is None else solution.expected_tokens
+        return solution.objective + _PROMISE * scale
+
+    def _expected(self, level_time: float, acceptance: Any, nodes: list[int]) -> float:
+        """Return the best objective with the child that each of ``nodes`` is expected to have."""
         chance = _checked_acceptance(acceptance)
-        novelty = self._state.novelty()
-        expected = self._with_children(
+        novelty = self._state.novelty(np.array(nodes, dtype=np.int32))
+        return self._with_children(
             nodes,
             [self._prob[v] * chance[min(self._depth[v] + 1, len(chance) - 1)] for v in nodes],
-            [float(novelty[v]) for v in nodes],
+            novelty.tolist(),
             level_time,
             1,
             False,
         )
-        go = expected > least
-        reason = f"one more level is expected to give {expected:.6g} {unit}, {current:.6g} in hand"
-        return Advice(go, "expected", reason, current, bound, expected)
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in vars(self).items() if name != "_state"}
@@ -359,11 +399,7 @@ class TreeSearch:
     def _new_state(self, resident: NDArray[np.bool_]) -> kernel.TreeState:
         cost = self.cost_model
         times = cost.kernel_expert_time(self.n_layers, self.n_experts)
-        return kernel.TreeState(resident, times, cost.resident_time)
-
-    def _set_prices(self, cost_model: CostModel) -> None:
-        times = cost_model.kernel_expert_time(self.n_layers, self.n_experts)
-        self._state.reprice(times, cost_model.resident_time)
+        return kernel.TreeState(resident, times, cost.resident_time, self.waste_share)
 
     def _checked_cost(self, cost_model: Any) -> CostModel:
         if not isinstance(cost_model, CostModel):
@@ -397,7 +433,10 @@ class TreeSearch:
     def _checked_frontier(self, frontier: Any) -> list[int]:
         if frontier is None:
             return list(self._frontier)
-        nodes: list[int] = integer_array(frontier, "frontier", 1).tolist()
+        given = _as_given(frontier, np.int64, 1)
+        nodes: list[int] = (
+            integer_array(frontier, "frontier", 1) if given is None else given
+        ).tolist()
         for v in nodes:
             if not 0 <= v < self.n_nodes:
                 raise InvalidInputError(f"frontier node {v} is not in the tree of {self.n_nodes}")
@@ -491,6 +530,15 @@ def _checked_prob(p: float, above: float, u: int, v: int, first: int) -> float:
     if p > above + PROBABILITY_TOLERANCE:
         raise InvalidInputError(f"{where} exceeds that of its parent {u} ({above})")
     return above if u < 0 else min(p, above)
+
+
+def _checked_share(share: Any, n_layers: int) -> NDArray[np.float64]:
+    given = float_array(share, "waste_share")
+    if given.shape != (n_layers,) or not ((given >= 0.0) & (given <= 1.0)).all():
+        raise InvalidInputError(
+            f"waste_share must be {n_layers} numbers from 0 to 1, one per layer, got {given}"
+        )
+    return given
 
 
 def _checked_acceptance(acceptance: Any) -> list[float]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from interrupts import Interrupter
-from strategies import KINDS, random_instance, random_rate
+from strategies import KINDS, random_instance, random_rate, random_tree
 
 from specfit_opt import (
     CostModel,
@@ -29,6 +29,7 @@ from specfit_opt import (
     solve,
 )
 from specfit_opt import search as search_module
+from specfit_opt.expert_union import topmost_use, used_experts
 from specfit_opt.generate import generate
 from specfit_opt.kernel import interrupt, twin
 
@@ -305,80 +306,66 @@ def test_cost_model_of_another_shape_is_refused():
         TreeSearch(COST, 0, 5)
 
 
-def repriced_and_new(rng, make_state=None):
-    """Grow a search, giving it new prices before every level and after the last.
-
-    Yield its solution beside that of a new search over the same tree at the same prices.
-    """
-    instance = random_instance(rng, kind="affine", n=int(rng.integers(2, 16)))
-    routing = instance.routing
+def waste_cost(cost, tree, routing, share):
+    """The cost model whose prices are what ``waste_share`` charges for the whole tree."""
     shape = routing.n_layers, routing.n_experts
-
-    def new_search():
-        # A price of resident experts changes the layout of rows; a price of 0 drops experts.
-        price = rng.integers(0, 3, shape if rng.random() < 0.5 else shape[:1]) / 4.0
-        resident_time = float(rng.choice([0.0, 0.25]))
-        cost = CostModel(1.0 + rng.random(), float(rng.random()), price, resident_time)
-        search = TreeSearch(cost, *shape, routing.resident)
-        if make_state is not None:
-            search._state = make_state(
-                routing.resident, cost.kernel_expert_time(*shape), cost.resident_time
-            )
-        return search
-
-    search = new_search()
-    tree, seen = instance.tree, []
-    last_root = int(tree.roots[-1])
-    edges = [0, *range(last_root + 1, tree.n_nodes, 4), tree.n_nodes]
-    for first, last in itertools.pairwise(edges):
-        seen.append((tree.parent[first:last], tree.path_prob[first:last], first, last))
-        again = new_search()
-        search.reprice(again.cost_model)
-        found = search.extend(*seen[-1][:2], routing.experts[first:last], draft_time=0.125)
-        expected = [again.extend(p, q, routing.experts[a:b], 0.125) for p, q, a, b in seen][-1]
-        yield found, expected
-    for _ in range(2):
-        again = new_search()
-        for p, q, a, b in seen:
-            again.extend(p, q, routing.experts[a:b], 0.125)
-        search.reprice(again.cost_model)
-        yield search.solution, again.solution
-        advice, expected_advice = search.advise(0.1, 0.5), again.advise(0.1, 0.5)
-        assert advice.bound == pytest.approx(expected_advice.bound)
-        assert advice.expected == pytest.approx(expected_advice.expected)
+    met = (tree.path_prob @ topmost_use(tree, used_experts(routing))).reshape(shape)
+    price = cost.expert_table(*shape) * share[:, None] * (1.0 - np.minimum(met, 1.0))
+    return CostModel(cost.fixed_time, cost.node_time, price, cost.resident_time)
 
 
+@pytest.mark.parametrize("n_experts", [5, 64, 70])
 @pytest.mark.parametrize("make_state", [None, twin.TreeState], ids=["kernel", "twin"])
-def test_a_repriced_search_equals_a_new_one(make_state):
-    for seed in range(40):
-        for found, expected in repriced_and_new(np.random.default_rng([seed, 11]), make_state):
+def test_waste_share_charges_for_loads_that_no_committed_token_needs(make_state, n_experts):
+    for seed in range(20):
+        rng = np.random.default_rng([seed, 11, n_experts])
+        n, shape = int(rng.integers(2, 16)), (2, n_experts)
+        tree = random_tree(rng, n, n_roots=1)
+        experts = rng.integers(-1, n_experts, (n, 2, 3))
+        price = rng.random(shape if rng.random() < 0.5 else shape[:1])
+        cost = CostModel(1.0, 0.01, price, float(rng.choice([0.0, 0.25])))
+        resident = rng.random(shape) < 0.3
+        share = rng.random(2)
+        search = TreeSearch(cost, *shape, resident, waste_share=share)
+        if make_state is not None:
+            times = cost.kernel_expert_time(*shape)
+            search._state = make_state(resident, times, cost.resident_time, share)
+        for first, last in itertools.pairwise([0, *range(1, n, 4), n]):
+            part = tree.parent[first:last], tree.path_prob[first:last], experts[first:last]
+            found = search.extend(*part)
+            so_far = DraftTree(tree.parent[:last], tree.path_prob[:last])
+            routing = ExpertRouting(experts[:last], n_experts, resident)
+            charged = waste_cost(cost, so_far, routing, share)
+            expected = solve(so_far, routing, charged)
             assert found.objective == pytest.approx(expected.objective, rel=1e-9)
             assert found.nodes.tolist() == expected.nodes.tolist()
             assert found.cycle_time == pytest.approx(expected.cycle_time)
-            assert found.transfer_time == pytest.approx(expected.transfer_time)
             assert found.experts_loaded.tolist() == expected.experts_loaded.tolist()
+            full = TreeSearch(charged, *shape, resident)
+            full.extend(so_far.parent, so_far.path_prob, experts[:last])
+            frontier = list(range(first, last))
+            advice, other = (one.advise(0.1, 0.5, frontier=frontier) for one in (search, full))
+            assert advice.bound == pytest.approx(other.bound)
+            assert advice.expected == pytest.approx(other.expected)
+        again = pickle.loads(pickle.dumps(search))
+        assert again.advise(0.1, 0.5).bound == pytest.approx(search.advise(0.1, 0.5).bound)
 
 
-def test_prices_that_do_not_fit_leave_the_search_as_it_was():
-    search = TreeSearch(COST, 1, 5)
-    before = search.extend([-1, 0], [1.0, 0.5], [[[0]], [[1]]])
-    for cost, message in (
-        (CostModel(1.0, 0.1, [0.1, 0.2]), "the routing has 1 layers"),
-        (CostModel(1.0, [0.0, 0.1], 0.1), "the tree has 2 nodes"),
-        (CostModel(0.0, 0.0, 0.1), "throughput has no bound"),
-    ):
-        with pytest.raises(InvalidInputError, match=message):
-            search.reprice(cost)
-        assert search.solution is before
-        assert search.cost_model is COST
+def test_a_bad_level_takes_back_what_it_made_likely():
+    search = TreeSearch(COST, 1, 5, waste_share=[0.5])
+    search.extend([-1], [1.0], [[[0]]])
+    with pytest.raises(InvalidInputError, match="is no expert"):
+        search.extend([0, 0], [0.5, 0.2], [[[1]], [[7]]])
+    found = search.extend([0], [0.25], [[[1]]])
+    assert found.transfer_time in (0.0, pytest.approx(0.5 * 0.75 * COST.expert_time))
 
 
-def test_an_empty_search_can_be_repriced():
-    search = TreeSearch(COST, 1, 5)
-    search.reprice(CostModel(1.0, 0.0, 1.0))
-    with pytest.raises(InvalidInputError, match="the tree is empty"):
-        search.solution  # noqa: B018
-    assert search.extend([-1], [1.0], [[[0]]]).cycle_time == 2.0
+def test_waste_shares_are_checked():
+    for share in ([1.0, 1.0], [-0.1], [1.1], [np.nan]):
+        with pytest.raises(InvalidInputError, match="waste_share must be 1 numbers from 0 to 1"):
+            TreeSearch(COST, 1, 5, waste_share=share)
+    with pytest.raises(InvalidInputError, match="the first level has 2 roots"):
+        TreeSearch(COST, 1, 5, waste_share=[1.0]).extend([-1, -1], [1.0, 1.0], [[[0]], [[1]]])
 
 
 @pytest.mark.parametrize("make_state", [None, twin.TreeState], ids=["kernel", "twin"])
@@ -395,7 +382,6 @@ def test_a_copy_goes_on_by_itself(copied, make_state, monkeypatch):
     other = copied(search)
     assert other.solution.to_dict() == search.solution.to_dict()
     for one in (search, other):
-        one.reprice(CostModel(2.0, 0.01, [0.1]))
         assert one.extend([0, 0], [0.8, 0.1], [[[0, 2]], [[3, 4]]], 0.25).n_selected > 1
     assert other.solution.to_dict() == search.solution.to_dict()
     assert other.advise(0.1, 0.5) == search.advise(0.1, 0.5)
@@ -409,7 +395,6 @@ def test_an_interrupt_anywhere_leaves_the_search_as_it_was(make_state, monkeypat
     if make_state is not None:
         monkeypatch.setattr(kernel, "TreeState", make_state)
     interrupter = Interrupter([Path(search_module.__file__)])
-    dear = CostModel(1.0, 0.01, 2.0)
 
     def grown():
         search = TreeSearch(COST, 1, 5)
@@ -421,7 +406,7 @@ def test_an_interrupt_anywhere_leaves_the_search_as_it_was(make_state, monkeypat
         return search.solution.to_dict()
 
     level = ([0, 0], [0.5, 0.4], [[[1, 3]], [[3, 4]]], 0.125)
-    for change in (lambda s: s.extend(*level), lambda s: s.reprice(dear), lambda s: s.advise(0.1)):
+    for change in (lambda s: s.extend(*level), lambda s: s.advise(0.1)):
         changed = grown()
         interrupter.run(lambda c=change, s=changed: c(s))
         points = interrupter.count

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .. import kernel
 from ..arrays import frozen
 from .eviction_rule import CacheRule
 
@@ -27,7 +28,7 @@ class SimulatedCache:
 
     Notes
     -----
-    :meth:`use` takes O(L E) time, and O(L E log E) for rules that rank by floating-point numbers.
+    :meth:`use` takes O(L E) time, and O(E) for every expert that is evicted.
 
     Examples
     --------
@@ -47,12 +48,8 @@ class SimulatedCache:
     ) -> None:
         self._rule = rule.make(n_layers, n_experts)
         self._resident = frozen(np.zeros((n_layers, n_experts), dtype=np.bool_))
-        # Of each layer's experts, so many are not in a slot: the lowest ranks.
-        self._out = n_experts - np.broadcast_to(np.asarray(slots, dtype=np.int64), n_layers)
-        self._full = self._out <= 0
-        self._last_out = np.maximum(self._out - 1, 0)
-        self._cuts = np.unique(self._last_out[~self._full])
-        self._rows, self._ids = np.arange(n_layers), np.arange(n_experts)
+        wide = np.broadcast_to(np.asarray(slots, dtype=np.int64), n_layers)
+        self._slots = np.ascontiguousarray(wide)
 
     @property
     def resident(self) -> NDArray[np.bool_]:
@@ -75,27 +72,10 @@ class SimulatedCache:
         self._rule.use(used)
         self._rule.load(missed)
         held = self._resident | used
-        if len(self._cuts):
-            held &= self._stays(held)
+        rank = np.ascontiguousarray(self._rule.rank(), dtype=np.float64)
+        kernel.evict(held, rank, self._slots)
         self._resident = frozen(held)
         return missed
-
-    def _stays(self, held: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return which experts are not among the lowest, shape (L, E)."""
-        rank = self._rule.rank()
-        if rank.dtype.kind == "i":
-            # Rank and id in one number: none are equal, so that the highest to go is enough.
-            key = np.multiply(rank, self._ids.size, dtype=np.int64)
-            key += self._ids
-            key[~held] = -1
-            cut = np.partition(key, self._cuts, axis=1)[self._rows, self._last_out]
-            cut[self._full] = -2
-            stays: NDArray[np.bool_] = key > cut[:, None]
-            return stays
-        order = np.argsort(np.where(held, rank, -1.0), axis=1, kind="stable")
-        stays = np.empty(held.shape, dtype=np.bool_)
-        stays[self._rows[:, None], order] = self._ids >= self._out[:, None]
-        return stays
 
     def committed(self, tokens: int) -> None:
         """Note how many tokens the last pass committed; one, if nothing is said."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,10 +37,12 @@ _DEPTH_SD = (0.2, 0.5)
 _ACCEPTANCE, _POOLED_TRIALS, _DEPTH_TRIALS = 0.5, 4.0, 8.0
 _SLOPES = (0.05, 4.0)
 _INTERCEPTS = (-8.0, 8.0)
-_RANGE = np.array([_SLOPES, _INTERCEPTS]).T
 #: Trials of an earlier decode that are believed at most, at one depth.
 _KEPT_TRIALS = 32
 _DEEPEST = 64
+#: Two numbers, of a and of b; and of a and a, a and b, b and b.
+_Pair: TypeAlias = tuple[float, float]
+_Information: TypeAlias = tuple[float, float, float]
 #: Newton's method stops when twice what the log-posterior could still rise is below this.
 _ENOUGH = 1e-3
 
@@ -274,7 +276,7 @@ class AcceptanceCalibrator:
         """
         parents = np.asarray(parent, dtype=np.int64)
         q = _checked_prob(parents, np.asarray(prob, dtype=np.float64), f"level {depth}")
-        conditional = self._conditional(parents, q, depth)
+        conditional = _conditional(parents, q, *self._of_depth(depth))
         path: NDArray[np.float64] = np.asarray(above, dtype=np.float64)[parents] * conditional
         return path
 
@@ -311,28 +313,51 @@ class AcceptanceCalibrator:
         tokens = np.asarray(token, dtype=np.int64)
         probs = np.asarray(prob, dtype=np.float64)
         before = -1
-        for depth, (node, next_token) in enumerate(zip(accepted, committed, strict=False), 1):
+        path = list(zip(accepted, committed, strict=False))
+        for node, _ in path:
             if not 0 <= node < len(parents) or parents[node] != before:
                 raise InvalidInputError(
                     f"accepted holds node {node}, which does not follow node {before}; give the "
                     "path from the root"
                 )
             before = int(node)
-            children = np.flatnonzero(parents == node)
-            if not children.size:
-                continue
-            q = _checked_prob(parents[children], probs[children], f"the children of node {node}")
-            hit = tokens[children] == int(next_token)
-            self._score(self._conditional(np.zeros(len(q), dtype=np.int64), q, depth), hit)
-            while len(self._groups) < depth:
-                self._groups.append(_Groups(self._window))
-                self._params.append(self._pooled)
-            choice = int(hit.argmax()) if hit.any() else -1
-            self._all.add(q, choice)
-            self._groups[depth - 1].add(q, choice)
-            self._acceptance = None
+        if path:
+            self._learn(path, parents, tokens, probs)
         if self._all.new >= max(8, self._all.size // 8):
             self._refit()
+
+    def _learn(
+        self,
+        path: list[tuple[Any, Any]],
+        parents: NDArray[np.int64],
+        tokens: NDArray[np.int64],
+        probs: NDArray[np.float64],
+    ) -> None:
+        """Take in the children of every node of a path from the root, with the token after it."""
+        step_of = np.full(len(parents) + 1, -1, dtype=np.int64)  # the root's parent is the last
+        step_of[[node for node, _ in path]] = np.arange(len(path))
+        children = np.flatnonzero(step_of[parents] >= 0)
+        if not children.size:
+            return
+        step = step_of[parents[children]]
+        q = probs[children]
+        _checked_prob(parents[children], q, "the children of the accepted nodes")
+        hit = tokens[children] == np.array([int(token) for _, token in path])[step]
+        a, b = np.array([self._of_depth(depth) for depth in range(1, len(path) + 1)]).T
+        self._score(_conditional(step, q, a, b), hit)
+        log_q = np.log(np.maximum(q, _LEAST))
+        log_rest = np.log(np.maximum(1.0 - np.bincount(step, q), _LEAST))
+        # Children of one node need not be neighbours in a tree of any order.
+        for i in np.unique(step).tolist():
+            mine = step == i
+            hits = np.flatnonzero(hit[mine])
+            choice = int(hits[0]) if hits.size else -1
+            while len(self._groups) <= i:
+                self._groups.append(_Groups(self._window))
+                self._params.append(self._pooled)
+            for groups in (self._all, self._groups[i]):
+                groups.add(log_q[mine], float(log_rest[i]), choice)
+        self._acceptance = None
 
     def state(self) -> CalibrationState:
         """Return the parameters, and predicted against realised acceptance so far."""
@@ -419,15 +444,6 @@ class AcceptanceCalibrator:
             raise InvalidInputError(f"children are at depth 1 or more, got {depth}")
         return self._params[depth - 1] if depth <= len(self._params) else self._pooled
 
-    def _conditional(
-        self, parent: NDArray[np.int64], q: NDArray[np.float64], depth: int
-    ) -> NDArray[np.float64]:
-        a, b = self._of_depth(depth)
-        weight = np.maximum(q, _LEAST) ** a
-        rest = np.maximum(1.0 - np.bincount(parent, q), _LEAST) ** a * np.exp(-b)
-        p: NDArray[np.float64] = weight / (np.bincount(parent, weight) + rest)[parent]
-        return p
-
     def _score(self, predicted: NDArray[np.float64], hit: NDArray[np.bool_]) -> None:
         where = np.minimum((predicted * _N_BINS).astype(np.int64), _N_BINS - 1)
         self._bin_trials += np.bincount(where, minlength=_N_BINS)
@@ -453,55 +469,73 @@ class _Groups:
         Outcomes remembered.
     new : int
         Outcomes since the last fit.
+    hits : int
+        Remembered outcomes where one of the children was accepted.
     """
 
     def __init__(self, window: int) -> None:
-        self.size = self.new = 0
+        self.size = self.new = self.hits = 0
         self._at = 0
         self._log_q = np.full((window, 1), _ABSENT)
         self._log_rest = np.zeros(window)
         self._choice = np.full(window, -1, dtype=np.int64)
 
-    @property
-    def hits(self) -> int:
-        """Outcomes where one of the children was accepted."""
-        return int(np.count_nonzero(self._choice[: self.size] >= 0))
-
-    def add(self, q: NDArray[np.float64], choice: int) -> None:
+    def add(self, log_q: NDArray[np.float64], log_rest: float, choice: int) -> None:
         """Remember children and the accepted one (-1: none); the oldest outcome may go."""
         rows, columns = self._log_q.shape
-        if len(q) > columns:
-            more = np.full((rows, len(q) - columns), _ABSENT)
+        if len(log_q) > columns:
+            more = np.full((rows, len(log_q) - columns), _ABSENT)
             self._log_q = np.concatenate([self._log_q, more], axis=1)
         self._log_q[self._at] = _ABSENT
-        self._log_q[self._at, : len(q)] = np.log(np.maximum(q, _LEAST))
-        self._log_rest[self._at] = np.log(max(1.0 - float(q.sum()), _LEAST))
+        self._log_q[self._at, : len(log_q)] = log_q
+        self._log_rest[self._at] = log_rest
+        self.hits += int(choice >= 0) - int(self._choice[self._at] >= 0)
         self._choice[self._at] = choice
         self._at = (self._at + 1) % rows
         self.size = min(self.size + 1, rows)
         self.new += 1
 
-    def log_likelihood(
-        self, a: float, b: float
-    ) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
+    def log_likelihood(self, a: float, b: float) -> tuple[float, _Pair, _Information]:
         """Return the log-likelihood of (a, b), its gradient and minus its Hessian."""
-        x = np.column_stack([self._log_rest, self._log_q])[: self.size]
+        n = self.size
+        x = np.concatenate([self._log_rest[:n, None], self._log_q[:n]], axis=1)
         z = a * x
         z[:, 1:] += b
-        z -= z.max(axis=1, keepdims=True)
+        # No term overflows: x is at most 0, and b has a limit. The rest is never absent.
         p = np.exp(z)
-        total = p.sum(axis=1, keepdims=True)
-        p /= total
-        rows = np.arange(self.size)
-        chosen = self._choice[: self.size] + 1
-        value = float((z[rows, chosen] - np.log(total[:, 0])).sum())
-        mean = (p * x).sum(axis=1)
-        some = 1.0 - p[:, 0]  # probability of any child; (x, any) are the two features
-        gradient = np.array([(x[rows, chosen] - mean).sum(), ((chosen > 0) - some).sum()])
-        cross = ((p[:, 1:] * x[:, 1:]).sum(axis=1) - mean * some).sum()
-        spread = ((p * x * x).sum(axis=1) - mean * mean).sum()
-        information = np.array([[spread, cross], [cross, (some * p[:, 0]).sum()]])
-        return value, gradient, information
+        total = p.sum(axis=1)
+        p /= total[:, None]
+        chosen = self._choice[:n] + 1
+        at = np.arange(0, x.size, x.shape[1]) + chosen
+        value = float(z.take(at).sum() - np.log(total).sum())
+        px = p * x
+        mean = px.sum(axis=1)
+        none = p[:, 0]  # (x, any child) are the two features
+        some = n - float(none.sum())
+        gradient = float(x.take(at).sum() - mean.sum()), float(np.count_nonzero(chosen)) - some
+        cross = float(none @ (mean - x[:, 0]))
+        spread = float(px.ravel() @ x.ravel() - mean @ mean)
+        return value, gradient, (spread, cross, float(none.sum() - none @ none))
+
+
+def _conditional(
+    parent: NDArray[np.int64],
+    q: NDArray[np.float64],
+    a: float | NDArray[np.float64],
+    b: float | NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return the probability of each child, given its parent.
+
+    ``a`` and ``b`` are those of all parents, or indexed by parent.
+    """
+    of_child = a if np.ndim(a) == 0 else np.asarray(a)[parent]
+    weight = np.maximum(q, _LEAST) ** of_child
+    left = np.maximum(1.0 - np.bincount(parent, q), _LEAST)
+    of_parent = a if np.ndim(a) == 0 else np.asarray(a)[: len(left)]
+    odds = np.exp(-b if np.ndim(b) == 0 else -np.asarray(b)[: len(left)])
+    rest = left**of_parent * odds
+    p: NDArray[np.float64] = weight / (np.bincount(parent, weight) + rest)[parent]
+    return p
 
 
 def _fit(
@@ -512,32 +546,40 @@ def _fit(
 ) -> NDArray[np.float64]:
     """Return the most probable (a, b) by Newton's method with step halving."""
     group.new = 0
-    precision = 1.0 / np.square(deviation)
+    prior_a, prior_b = prior.tolist()
+    hold_a, hold_b = (1.0 / sd**2 for sd in deviation)
 
-    def posterior(
-        at: NDArray[np.float64],
-    ) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
-        value, gradient, information = group.log_likelihood(float(at[0]), float(at[1]))
-        off = at - prior
-        value -= 0.5 * float(precision @ (off * off))
-        return value, gradient - precision * off, information + np.diag(precision)
+    def posterior(a: float, b: float) -> tuple[float, _Pair, _Information]:
+        value, (slope_a, slope_b), (aa, ab, bb) = group.log_likelihood(a, b)
+        off_a, off_b = a - prior_a, b - prior_b
+        value -= 0.5 * (hold_a * off_a * off_a + hold_b * off_b * off_b)
+        gradient = slope_a - hold_a * off_a, slope_b - hold_b * off_b
+        return value, gradient, (aa + hold_a, ab, bb + hold_b)
 
-    at = start
-    value, gradient, information = posterior(at)
+    # In plain floats: there are two parameters.
+    a, b = start.tolist()
+    value, gradient, information = posterior(a, b)
     for _ in range(20):
-        step = np.linalg.solve(information, gradient)
-        if float(gradient @ step) < _ENOUGH:
+        (slope_a, slope_b), (aa, ab, bb) = gradient, information
+        determinant = aa * bb - ab * ab
+        step_a = (bb * slope_a - ab * slope_b) / determinant
+        step_b = (aa * slope_b - ab * slope_a) / determinant
+        if slope_a * step_a + slope_b * step_b < _ENOUGH:
             break
         for _ in range(10):
-            trial = np.clip(at + step, *_RANGE)
-            found = posterior(trial)
+            trial = _within(a + step_a, _SLOPES), _within(b + step_b, _INTERCEPTS)
+            found = posterior(*trial)
             if found[0] > value:
                 break
-            step = step / 2.0
+            step_a, step_b = step_a / 2.0, step_b / 2.0
         else:
             break
-        at, (value, gradient, information) = trial, found
-    return at
+        (a, b), (value, gradient, information) = trial, found
+    return np.array([a, b])
+
+
+def _within(value: float, limits: tuple[float, float]) -> float:
+    return min(max(value, limits[0]), limits[1])
 
 
 def _smoothed(hits: int, trials: int, mean: float, weight: float) -> float:

@@ -82,6 +82,7 @@ class LoadRepayment:
         self._loads = np.zeros(n_layers)
         self._needed = np.zeros(n_layers)
         self._resident: NDArray[np.bool_] | None = None
+        self._outside = np.full(n_layers, n_experts)  # experts that are not resident
 
     def start(self) -> None:
         """Take note that another text begins: what was evicted before it says nothing about it.
@@ -137,6 +138,7 @@ class LoadRepayment:
         if self._resident is not None:
             self._evicted.begin(self._resident & ~resident)
         self._resident = np.array(resident)
+        self._outside = resident.shape[1] - np.count_nonzero(resident, axis=1)
 
     def share(self, slots: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the share of a load's price that an unneeded load costs now, shape (L,).
@@ -163,7 +165,7 @@ class LoadRepayment:
         missed = self._evicted.rate(needed)
         # Experts outside of the full cache, and of the cache as it is.
         full = np.maximum(self._n_experts - slots, 0)
-        now = np.maximum((~self._resident).sum(axis=1), np.maximum(full, 1))
+        now = np.maximum(self._outside, np.maximum(full, 1))
         with np.errstate(divide="ignore"):  # what has room for all never evicts
             late = np.exp(-used * np.log(now / full) / loaded)
             gone = late * np.exp(-used * slots / (full * loaded))
@@ -201,8 +203,8 @@ class LoadRepayment:
         self._drafted.begin(used & ~needed & ~self._resident)
         keep = 1.0 - 1.0 / _MEMORY
         self._loads = keep * self._loads + misses
-        self._needed = keep * self._needed + (needed & ~self._resident).sum(axis=1)
-        self._absent = keep * self._absent + tokens * (~self._resident).sum(axis=1)
+        self._needed = keep * self._needed + np.count_nonzero(needed > self._resident, axis=1)
+        self._absent = keep * self._absent + tokens * self._outside
 
 
 class _Watch:
@@ -244,7 +246,7 @@ class _Watch:
         self._exposure += self._open(experts)
         self.watched &= ~experts
         if used:
-            self._uses += experts.sum(axis=1)
+            self._uses += np.count_nonzero(experts, axis=1)
 
     def rate(self, guess: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the uses per token of a watched expert, shape (L,).
@@ -265,5 +267,9 @@ class _Watch:
 
     def _open(self, experts: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Return how long ``experts`` have been watched, summed per layer."""
-        since: NDArray[np.float64] = np.where(experts, self._clock - self._since, 0.0).sum(axis=1)
-        return since
+        # Few are watched, so they are looked up one by one.
+        at = np.flatnonzero(experts)
+        waited = self._clock - self._since.ravel()[at]
+        layer = at // experts.shape[1]
+        summed = np.bincount(layer, waited, minlength=len(experts))
+        return summed.astype(np.float64, copy=False)

@@ -44,7 +44,7 @@ def _selected() -> ModuleType:
 
 
 if TYPE_CHECKING:
-    from ._kernel import NAME, TreeState, evaluate, pack, solve
+    from ._kernel import NAME, TreeState, evaluate, evict, heaviest, pack, solve, union_mask
 else:
 
     def __getattr__(name: str) -> object:
@@ -56,6 +56,16 @@ else:
         return globals()[name]
 
 
-_EXPORTED = ("NAME", "TreeState", "evaluate", "pack", "solve")
+_EXPORTED = ("NAME", "TreeState", "evaluate", "evict", "heaviest", "pack", "solve", "union_mask")
 
-__all__ = ["NAME", "VARIABLE", "TreeState", "evaluate", "pack", "solve"]
+__all__ = [
+    "NAME",
+    "VARIABLE",
+    "TreeState",
+    "evaluate",
+    "evict",
+    "heaviest",
+    "pack",
+    "solve",
+    "union_mask",
+]

@@ -29,6 +29,11 @@ cdef extern from "rows.h":
             const uint64_t *, const uint64_t *, const uint64_t *, const double *, int64_t,
             double *, double *
         ) noexcept nogil
+        int64_t (*list)(const uint64_t *, int64_t, int32_t *) noexcept nogil
+        void (*weigh_bits)(
+            const int32_t *, int64_t, const uint64_t *, const uint64_t *, const double *,
+            double *, double *
+        ) noexcept nogil
         int64_t (*join)(uint64_t *, const uint64_t *, int64_t) noexcept nogil
     const sf_ops *sf_row_ops(const char *name) noexcept nogil
     int popcount "sf_popcount"(uint64_t) noexcept nogil
@@ -65,7 +70,7 @@ cdef struct Price:
     double unit                 # UNIFORM
     uint64_t *mask              # [words]
     double *word_weight         # [words], PER_WORD
-    double *bit_weight          # [64 * words], PER_BIT
+    const double *bit_weight    # [64 * words], PER_BIT; may be the caller's
 
 
 cdef struct Problem:
@@ -75,6 +80,8 @@ cdef struct Problem:
     const int32_t *parent       # [n], parents first, -1 for a root
     const double *prob          # [n]
     const uint64_t *fresh       # [n_rows, words]: priced experts that no ancestor and no root uses
+    const int64_t *start        # [n_rows + 1] where the bits of a row of fresh are listed, PER_BIT
+    const int32_t *bits         # [start[n_rows]]
     int64_t n_rows              # nodes from here on (virtual ones) have no experts
     const double *extra         # [n] seconds of a node's own, or NULL
     double base                 # seconds: fixed time and the union of the roots

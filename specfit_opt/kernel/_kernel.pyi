@@ -2,8 +2,11 @@
 
 from .twin import TreeState as TreeState
 from .twin import evaluate as evaluate
+from .twin import evict as evict
+from .twin import heaviest as heaviest
 from .twin import pack as pack
 from .twin import solve as solve
+from .twin import union_mask as union_mask
 
 NAME: str
 ROWS: str

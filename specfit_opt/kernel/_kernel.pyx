@@ -14,7 +14,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.math cimport INFINITY, fabs, isnan
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 from ..errors import SpecfitError
@@ -36,7 +36,7 @@ ROW_VARIABLE = "SPECFIT_ROWS"
 def row_versions():
     """Return the versions of the row loops that run on this processor, best first."""
     names = []
-    for name in (b"avx512", b"popcnt", b"generic"):
+    for name in (b"avx512", b"avx2", b"popcnt", b"generic"):
         if sf_row_ops(name) != NULL:
             names.append(name.decode())
     return names
@@ -84,6 +84,117 @@ def pack(experts, Py_ssize_t n_experts):
     if n * words == 0:
         return rows, -1
     return rows, pack_ids(experts, n_experts, &out[0, 0])
+
+
+def union_mask(experts, Py_ssize_t n_experts):
+    """Return which experts of each layer some node uses; see twin.py."""
+    cdef Py_ssize_t size = experts.itemsize
+    mask = np.zeros((experts.shape[1], n_experts), dtype=np.bool_)
+    cdef uint8_t[:, ::1] out = mask.view(np.uint8)
+    if experts.size and mask.size:
+        if size == 2:
+            mark_view[int16_t](experts, out)
+        elif size == 4:
+            mark_view[int32_t](experts, out)
+        else:
+            mark_view[int64_t](experts, out)
+    return mask
+
+
+def heaviest(history, weight, Py_ssize_t n_experts):
+    """Return the experts that weigh most in each history; see twin.py."""
+    best = np.empty((history.shape[0], history.shape[2], history.shape[3]), dtype=history.dtype)
+    cdef double *score
+    if best.size == 0:
+        return best
+    score = <double *> calloc(n_experts, sizeof(double))
+    if score == NULL:
+        raise MemoryError
+    try:
+        if history.itemsize == 2:
+            rank_view[int16_t](history, weight, score, n_experts, best)
+        elif history.itemsize == 4:
+            rank_view[int32_t](history, weight, score, n_experts, best)
+        else:
+            rank_view[int64_t](history, weight, score, n_experts, best)
+    finally:
+        free(score)
+    return best
+
+
+cdef int rank_view(
+    const expert_id[:, :, :, :] history, const double[::1] weight, double *score,
+    Py_ssize_t n_experts, expert_id[:, :, ::1] best,
+) except -1:
+    """Fill `best`; `score` holds n_experts zeros, and does again at the end."""
+    cdef Py_ssize_t v, layer, t, i, j, top, count, times = history.shape[1], k = history.shape[3]
+    cdef int64_t e
+    cdef int64_t *named = <int64_t *> malloc(times * k * sizeof(int64_t))
+    if named == NULL:
+        raise MemoryError
+    for v in range(history.shape[0]):
+        for layer in range(history.shape[2]):
+            count = 0
+            for t in range(times):
+                for j in range(k):
+                    e = history[v, t, layer, j]
+                    if <uint64_t> e < <uint64_t> n_experts:
+                        if score[e] == 0.0:
+                            named[count] = e
+                            count += 1
+                        score[e] += weight[t]
+            for i in range(k):
+                top = i
+                for j in range(i + 1, count):
+                    if score[named[j]] > score[named[top]] or (
+                        score[named[j]] == score[named[top]] and named[j] < named[top]
+                    ):
+                        top = j
+                if i < count:
+                    e = named[top]
+                    named[top] = named[i]
+                    named[i] = e
+                    best[v, layer, i] = <expert_id> e
+                else:
+                    best[v, layer, i] = -1
+            for j in range(count):
+                score[named[j]] = 0.0
+    free(named)
+    return 0
+
+
+def evict(held, rank, slots):
+    """Take out of each layer what is beyond its slots, lowest rank first; see twin.py."""
+    cdef uint8_t[:, ::1] here = held.view(np.uint8)
+    cdef const double[:, ::1] ranks = rank
+    cdef const int64_t[::1] most = slots
+    cdef Py_ssize_t layer, e, lowest_one
+    cdef int64_t excess
+    for layer in range(here.shape[0]):
+        excess = -most[layer]
+        for e in range(here.shape[1]):
+            excess += here[layer, e]
+        while excess > 0:
+            lowest_one = -1
+            for e in range(here.shape[1]):
+                if here[layer, e] and (lowest_one < 0 or ranks[layer, e] < ranks[layer, lowest_one]):
+                    lowest_one = e
+            if lowest_one < 0:
+                break
+            here[layer, lowest_one] = 0
+            excess -= 1
+
+
+cdef void mark_view(const expert_id[:, :, :] ids, uint8_t[:, ::1] out) noexcept:
+    cdef Py_ssize_t v, layer, j
+    cdef uint64_t limit = <uint64_t> out.shape[1]
+    cdef int64_t e
+    for v in range(ids.shape[0]):
+        for layer in range(ids.shape[1]):
+            for j in range(ids.shape[2]):
+                e = ids[v, layer, j]
+                if <uint64_t> e < limit:
+                    out[layer, e] = 1
 
 
 cdef Py_ssize_t pack_ids(experts, Py_ssize_t n_experts, uint64_t *rows) except? -2:
@@ -223,6 +334,9 @@ cdef class TreeState:
     cdef readonly object resident_mask
     cdef const uint8_t[:, ::1] resident
     cdef const double[::1] expert_time
+    cdef double[::1] charged    # [L * E] what each expert costs now, where waste alone is charged
+    cdef const double[:, :] full_time   # [L, 1 or E] the same of an expert that none uses
+    cdef double *met            # [L * E] how likely a committed token uses the expert, or NULL
     cdef bint per_expert
     cdef double resident_time
     cdef Py_ssize_t n_layers, n_experts, n, room, n_roots
@@ -233,21 +347,40 @@ cdef class TreeState:
     cdef uint64_t *used         # [room, words]
     cdef uint64_t *fresh        # [room, words]
     cdef uint64_t *root_union   # [words]
+    cdef int64_t *start         # [room + 1] of each node's bits, where prices are per bit
+    cdef int32_t *bits          # [bits_room] those of its row of fresh
+    cdef int64_t bits_room
     cdef bint busy              # a solve reads the arrays, which must neither move nor change
 
-    def __cinit__(self, resident, expert_time, double resident_time):
+    def __cinit__(self, resident, expert_time, double resident_time, waste_share=None):
         self.resident_mask = resident
         self.resident = resident.view(np.uint8)
+        self.n_layers = self.resident.shape[0]
+        self.n_experts = self.resident.shape[1]
+        cdef Py_ssize_t i
+        if waste_share is not None:
+            times = expert_time if expert_time.ndim == 2 else expert_time[:, None]
+            self.full_time = times * waste_share[:, None]
+            expert_time = np.empty((self.n_layers, self.n_experts))
+            expert_time[:] = times
+            self.charged = expert_time.reshape(-1)
+            self.met = <double *> calloc(self.n_layers * self.n_experts, sizeof(double))
+            if self.met == NULL:
+                raise MemoryError
         self.per_expert = expert_time.ndim == 2
         self.expert_time = expert_time.reshape(-1) if self.per_expert else expert_time
         self.resident_time = resident_time
-        self.n_layers = self.resident.shape[0]
-        self.n_experts = self.resident.shape[1]
         if price_open(
             &self.price, &self.price_arena, _OPS, &self.resident[0, 0], &self.expert_time[0],
             self.per_expert, resident_time, self.n_layers, self.n_experts,
         ) != DONE:
             raise MemoryError
+        if waste_share is not None:
+            # An expert counts by its time, whatever share of it is charged.
+            expert_time[:] = self.full_time
+            if self.price.bit_weight != &self.expert_time[0]:
+                for i in range(self.n_layers * self.n_experts):
+                    self.set_met(i, 0.0)
         self.root_union = <uint64_t *> malloc(self.price.words * sizeof(uint64_t))
         if self.root_union == NULL:
             raise MemoryError
@@ -261,6 +394,9 @@ cdef class TreeState:
         free(self.used)
         free(self.fresh)
         free(self.root_union)
+        free(self.start)
+        free(self.bits)
+        free(self.met)
 
     @property
     def n_nodes(self):
@@ -296,11 +432,17 @@ cdef class TreeState:
 
     def truncate(self, Py_ssize_t n):
         """Take back all nodes from the n-th on; see twin.py."""
+        cdef Py_ssize_t i
         self.require_rest()
         if n == 0:
             self.n_roots = 0
             memset(self.root_union, 0, self.price.words * 8)
         self.n = n
+        if self.met != NULL:
+            memset(self.met, 0, self.n_layers * self.n_experts * sizeof(double))
+            for i in range(self.n_layers * self.n_experts):
+                self.set_met(i, 0.0)
+            self.meet(0, n)
 
     def nodes(self):
         """Return copies of the nodes' parents, probabilities and packed rows; see twin.py."""
@@ -316,56 +458,81 @@ cdef class TreeState:
             memcpy(&packed[0, 0], self.packed, self.n * self.price.packed_words * 8)
         return parent, prob, rows
 
-    def reprice(self, expert_time, double resident_time):
-        """Replace the prices; the nodes stay; see twin.py."""
-        cdef bint per_expert = expert_time.ndim == 2
-        cdef const double[::1] time = expert_time.reshape(-1) if per_expert else expert_time
-        cdef Price price
-        cdef sf_arena arena
-        self.require_rest()
-        if price_open(
-            &price, &arena, _OPS, &self.resident[0, 0], &time[0], per_expert, resident_time,
-            self.n_layers, self.n_experts,
-        ) != DONE:
-            sf_arena_close(&arena)
-            raise MemoryError
-        try:
-            # A price of resident experts makes rows longer, whose room never shrinks.
-            if price.words > self.price.words:
-                self.root_union = <uint64_t *> _grown(self.root_union, price.words * 8)
-                if self.room > 0:
-                    self.used = <uint64_t *> _grown(self.used, self.room * price.words * 8)
-                    self.fresh = <uint64_t *> _grown(self.fresh, self.room * price.words * 8)
-        except MemoryError:
-            sf_arena_close(&arena)
-            raise
-        sf_arena_close(&self.price_arena)
-        self.price_arena = arena
-        self.price = price
-        self.per_expert = per_expert
-        self.expert_time = time
-        self.resident_time = resident_time
-        memset(self.root_union, 0, price.words * sizeof(uint64_t))
-        with nogil:
-            index_rows(
-                &self.price, 0, self.n, self.parent, self.packed, self.root_union, self.used,
-                self.fresh,
-            )
-
-    cdef void append(
+    cdef int append(
         self, const int32_t *parent, const double *prob, const uint64_t *packed, Py_ssize_t m
-    ) noexcept:
+    ) except -1:
         """Append nodes for which room is reserved."""
         cdef Py_ssize_t first = self.n, i
         memcpy(self.parent + first, parent, m * sizeof(int32_t))
         memcpy(self.prob + first, prob, m * sizeof(double))
+        self.index(first, packed, m)
         for i in range(m):
             self.n_roots += parent[i] < 0
+        self.n = first + m
+        if self.met != NULL:
+            self.meet(first, m)
+        return 0
+
+    def met_probability(self):
+        """Return how likely a committed token uses each expert; see twin.py."""
+        met = np.empty((self.n_layers, self.n_experts))
+        cdef double[:, ::1] out = met
+        memcpy(&out[0, 0], self.met, self.n_layers * self.n_experts * sizeof(double))
+        return met
+
+    cdef void meet(self, Py_ssize_t first, Py_ssize_t m) noexcept:
+        """Let the m nodes from the first on raise how likely their experts are used."""
+        cdef Py_ssize_t j, v
+        cdef int64_t i
+        cdef uint64_t x
+        if first == 0 and m > 0:
+            for j in range(self.price.words):
+                x = self.root_union[j]
+                while x:
+                    self.set_met(self.expert_at(64 * j + lowest(x)), 1.0)
+                    x &= x - 1
+        for v in range(first, first + m):
+            for i in range(self.start[v], self.start[v + 1]):
+                j = self.expert_at(self.bits[i])
+                self.set_met(j, self.met[j] + self.prob[v])
+
+    cdef inline Py_ssize_t expert_at(self, Py_ssize_t bit) noexcept:
+        """Return where in [L * E] the expert of a bit is."""
+        cdef Py_ssize_t wide = (self.n_experts + 63) // 64 * 64
+        return bit if wide == self.n_experts else bit // wide * self.n_experts + bit % wide
+
+    cdef inline void set_met(self, Py_ssize_t expert, double met) noexcept:
+        """Set how likely an expert is used, and what it so costs."""
+        cdef Py_ssize_t wide = (self.n_experts + 63) // 64 * 64
+        cdef Py_ssize_t layer = expert // self.n_experts, e = expert % self.n_experts
+        cdef double full = self.full_time[layer, e if self.full_time.shape[1] > 1 else 0]
+        self.met[expert] = met
+        self.charged[expert] = full * (1.0 - min(met, 1.0))
+        if self.price.bit_weight != &self.expert_time[0] and not self.resident[layer, e]:
+            (<double *> self.price.bit_weight)[layer * wide + e] = self.charged[expert]
+
+    cdef int index(self, Py_ssize_t first, const uint64_t *packed, Py_ssize_t m) except -1:
+        """Fill in what follows from the packed rows of the m nodes from the first on."""
+        cdef Py_ssize_t v, words = self.price.words
+        cdef int64_t count, size
         with nogil:
             index_rows(
                 &self.price, first, m, self.parent, packed, self.root_union, self.used, self.fresh
             )
-        self.n = first + m
+        if self.price.weighing != PER_BIT:
+            return 0
+        # Prices per bit are looked up one by one, so the bits are listed once.
+        self.start[0] = 0
+        for v in range(first, first + m):
+            # Room for a row of all bits.
+            size = self.start[v] + 64 * words
+            if size > self.bits_room:
+                size = max(2 * self.bits_room, size)
+                self.bits = <int32_t *> _grown(self.bits, size * sizeof(int32_t))
+                self.bits_room = size
+            count = _OPS.list(self.fresh + v * words, words, self.bits + self.start[v])
+            self.start[v + 1] = self.start[v] + count
+        return 0
 
     cdef int require_rest(self) except -1:
         if self.busy:
@@ -384,23 +551,26 @@ cdef class TreeState:
             self.packed = <uint64_t *> _grown(self.packed, room * self.price.packed_words * 8)
         self.used = <uint64_t *> _grown(self.used, room * self.price.words * 8)
         self.fresh = <uint64_t *> _grown(self.fresh, room * self.price.words * 8)
+        self.start = <int64_t *> _grown(self.start, (room + 1) * sizeof(int64_t))
         self.room = room
         return 0
 
-    def novelty(self):
-        """Return the price of the experts that each node adds to its ancestors'; see twin.py."""
-        out = np.empty(self.n)
+    def novelty(self, nodes):
+        """Return the price of the experts that nodes add to their ancestors'; see twin.py."""
+        cdef const int32_t[::1] asked = nodes
+        out = np.empty(asked.shape[0])
         cdef double[::1] seconds = out
-        cdef Py_ssize_t v
+        cdef Py_ssize_t i, v
         cdef uint64_t *row = <uint64_t *> malloc(self.price.words * sizeof(uint64_t))
         if row == NULL:
             raise MemoryError
-        for v in range(self.n):
+        for i in range(asked.shape[0]):
+            v = asked[i]
             if self.parent[v] >= 0:
-                seconds[v] = price_of(&self.price, self.fresh + v * self.price.words)
+                seconds[i] = price_of(&self.price, self.fresh + v * self.price.words)
             else:
                 price_row(&self.price, self.packed + v * self.price.packed_words, row)
-                seconds[v] = price_of(&self.price, row)
+                seconds[i] = price_of(&self.price, row)
         free(row)
         return out
 
@@ -452,6 +622,8 @@ cdef class TreeState:
             problem.parent = self.parent
             problem.prob = self.prob
             problem.fresh = self.fresh
+            problem.start = self.start
+            problem.bits = self.bits
             problem.n_rows = n
             problem.extra = extra
             problem.base = fixed_time + price_of(&self.price, self.root_union)

@@ -109,11 +109,10 @@ cdef Outcome first_set(const Problem *p, Scratch *s) noexcept nogil:
 
     Past the deadline the first one that is allowed has to do; what comes next finds it LATE.
     """
-    cdef int64_t i, v, count, size = 0
+    cdef int64_t i, v, count = 0, size = 0
     cdef Figures f
-    cdef double value, best = -INFINITY, extra = 0.0
+    cdef double value, best = -INFINITY, extra = 0.0, added = 0.0, all, own
     cdef const Price *price = p.price
-    cdef int64_t work = price.words if price.weighing != PER_BIT else 64 * price.words
     cdef Outcome outcome
     prefix_order(p, s)
     memset(s.union_row, 0, price.words * 8)
@@ -124,19 +123,27 @@ cdef Outcome first_set(const Problem *p, Scratch *s) noexcept nogil:
         if p.extra != NULL:
             extra += p.extra[v]
         f.size = i + 1
-        count = price.ops.join(s.union_row, row_of(p, s, v), price.words)
+        if price.weighing == PER_BIT:
+            # Bit by bit, so that each expert is looked at once.
+            price_both(p, s, v, s.union_row, s.zero, &all, &own)
+            added += all
+            join_row(p, s, v)
+        else:
+            count = price.ops.join(s.union_row, row_of(p, s, v), price.words)
         if f.size < p.n_roots or not allowed(p, f.size):
             continue
         if price.weighing == UNIFORM:
             f.price = extra + price.unit * <double> count
-        else:
+        elif price.weighing == PER_WORD:
             f.price = extra + price_of(price, s.union_row)
+        else:
+            f.price = extra + added
         value = objective_of(p, s, &f)
         if value > best:
             best = value
             size = f.size
             s.best_figures = f
-        outcome = tick(p, s, work)
+        outcome = tick(p, s, price.words)
         if outcome == STOPPED:
             return STOPPED
         if outcome == LATE:

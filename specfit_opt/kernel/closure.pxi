@@ -47,7 +47,7 @@ cdef Outcome closure(
         # charged for all its experts, a lower bound.
         for i in range(n_open - 1, -1, -1):
             v = s.open_nodes[i]
-            price_both(price, row_of(p, s, v), s.union_row, s.solo, &all, &own)
+            price_both(p, s, v, s.union_row, s.solo, &all, &own)
             s.own[v] = s.gain[v] - lam * own
             s.upper[v] += s.own[v]
             s.lower[v] += s.gain[v] - lam * all
@@ -126,7 +126,7 @@ cdef int64_t share_costs(
         )
         for i in range(n_part):
             v = s.part[i]
-            s.upper[v] -= lam * price_shares(price, row_of(p, s, v), s.planes, <double> n_part)
+            s.upper[v] -= lam * price_shares(p, s, v, s.planes, <double> n_part)
     for i in range(n_open - 1, -1, -1):
         v = s.open_nodes[i]
         u = p.parent[v]
@@ -167,10 +167,6 @@ cdef int64_t share_costs(
         s.open_nodes[kept] = <int32_t> v
         kept += 1
     return kept
-
-
-cdef inline const uint64_t *row_of(const Problem *p, Scratch *s, int64_t v) noexcept nogil:
-    return p.fresh + v * p.price.words if v < p.n_rows else s.zero
 
 
 cdef inline void join_row(const Problem *p, Scratch *s, int64_t v) noexcept nogil:

@@ -11,7 +11,7 @@ cdef Outcome price_open(
     cdef int64_t packed = n_layers * per_layer
     cdef int classes = 2 if resident_time > 0.0 and not per_expert else 1
     cdef int64_t words = packed * classes
-    cdef int64_t layer, w, j, e, last
+    cdef int64_t layer, w, j, last
     cdef uint64_t here, all_bits
     cdef double unit = 0.0, weight
     cdef bint uniform = True
@@ -19,15 +19,17 @@ cdef Outcome price_open(
     price.packed_words = packed
     price.classes = classes
     price.words = words
+    # Where the caller's prices lie as bits do, they serve as they are.
+    cdef bint as_given = per_expert and n_experts % 64 == 0 and resident_time == 0.0
     cdef size_t room = sf_arena_room(words * 8) * 2
-    if per_expert:
+    if per_expert and not as_given:
         room += sf_arena_room(words * 512)
     if sf_arena_open(arena, room) != 0:
         return NO_MEMORY
     price.mask = <uint64_t *> sf_arena_take(arena, words * 8)
     price.word_weight = <double *> sf_arena_take(arena, words * 8)
-    price.bit_weight = NULL
-    if per_expert:
+    price.bit_weight = expert_time
+    if per_expert and not as_given:
         price.bit_weight = <double *> sf_arena_take(arena, words * 512)
     if arena.failed:
         return NO_MEMORY
@@ -36,17 +38,17 @@ cdef Outcome price_open(
             j = layer * per_layer + w
             last = min(64, n_experts - 64 * w)
             all_bits = <uint64_t> 0xffffffffffffffff if last == 64 else (<uint64_t> 1 << last) - 1
-            if per_expert:
-                fill_bit_weights(
-                    price.bit_weight + 64 * j, expert_time + layer * n_experts + 64 * w,
-                    resident + layer * n_experts + 64 * w, resident_time, last,
-                )
-                here = 0
-                for e in range(64):
-                    here |= <uint64_t> (price.bit_weight[64 * j + e] > 0.0) << e
-                price.mask[j] = here
-                continue
             here = mask_word(resident + layer * n_experts + 64 * w, last)
+            if per_expert:
+                if not as_given:
+                    fill_bit_weights(
+                        <double *> price.bit_weight + 64 * j, expert_time + layer * n_experts + 64 * w,
+                        resident + layer * n_experts + 64 * w, resident_time, last,
+                    )
+                price.mask[j] = positive_word(price.bit_weight + 64 * j)
+                if resident_time == 0.0:
+                    price.mask[j] &= ~here
+                continue
             weight = expert_time[layer]
             price.word_weight[j] = weight
             price.mask[j] = (all_bits & ~here) if weight > 0.0 else 0
@@ -76,6 +78,15 @@ cdef inline void fill_bit_weights(
         weight[e] = resident_time if resident[e] else missing[e]
     for e in range(last, 64):
         weight[e] = 0.0
+
+
+cdef inline uint64_t positive_word(const double *weight) noexcept nogil:
+    """Return which of 64 weights are positive, as bits."""
+    cdef uint8_t flags[64]
+    cdef int64_t e
+    for e in range(64):
+        flags[e] = weight[e] > 0.0
+    return mask_word(flags, 64)
 
 
 cdef inline uint64_t mask_word(const uint8_t *flags, int64_t count) noexcept nogil:
@@ -130,25 +141,17 @@ cdef void index_rows(
             )
 
 
-cdef double weigh_bits(const Price *price, const uint64_t *row, const uint64_t *keep, bint negate) noexcept nogil:
-    """Price of row & keep, or of row & ~keep, bit by bit."""
-    cdef double total = 0.0
-    cdef int64_t j
-    cdef uint64_t x
-    cdef const double *weight = price.bit_weight
-    for j in range(price.words):
-        x = row[j] & (~keep[j] if negate else keep[j])
-        while x:
-            total += weight[64 * j + lowest(x)]
-            x &= x - 1
-    return total
+cdef inline const uint64_t *row_of(const Problem *p, Scratch *s, int64_t v) noexcept nogil:
+    return p.fresh + v * p.price.words if v < p.n_rows else s.zero
 
 
 cdef inline void price_both(
-    const Price *price, const uint64_t *row, const uint64_t *gone, const uint64_t *solo,
+    const Problem *p, Scratch *s, int64_t v, const uint64_t *gone, const uint64_t *solo,
     double *all, double *own,
 ) noexcept nogil:
-    """Prices of row & ~gone and of row & solo."""
+    """Prices of node v's row & ~gone and row & solo, where nothing is both solo and gone."""
+    cdef const Price *price = p.price
+    cdef const uint64_t *row = row_of(p, s, v)
     cdef int64_t a, b
     if price.weighing == UNIFORM:
         price.ops.count(row, gone, solo, price.words, &a, &b)
@@ -156,17 +159,24 @@ cdef inline void price_both(
         own[0] = price.unit * <double> b
     elif price.weighing == PER_WORD:
         price.ops.weigh(row, gone, solo, price.word_weight, price.words, all, own)
+    elif v < p.n_rows:
+        price.ops.weigh_bits(
+            p.bits + p.start[v], p.start[v + 1] - p.start[v], gone, solo, price.bit_weight, all, own
+        )
     else:
-        all[0] = weigh_bits(price, row, gone, True)
-        own[0] = weigh_bits(price, row, solo, False)
+        all[0] = 0.0
+        own[0] = 0.0
 
 
 cdef inline double price_shares(
-    const Price *price, const uint64_t *row, const uint64_t *planes, double most
+    const Problem *p, Scratch *s, int64_t v, const uint64_t *planes, double most
 ) noexcept nogil:
-    """Price of a row whose experts on planes 1, 2, 3 and 4 are shared by 1, 2, 3 and `most`."""
+    """Price of node v's row, whose experts on planes 1 to 4 are shared by 1, 2, 3 and `most`."""
+    cdef const Price *price = p.price
+    cdef const uint64_t *row = row_of(p, s, v)
     cdef int64_t count[4]
     cdef double part[4]
+    cdef double all
     cdef int k
     if price.weighing == UNIFORM:
         price.ops.count4(row, planes, price.words, count)
@@ -176,15 +186,27 @@ cdef inline double price_shares(
         price.ops.weigh4(row, planes, price.word_weight, price.words, part)
     else:
         for k in range(4):
-            part[k] = weigh_bits(price, row, planes + k * price.words, False)
+            price_both(p, s, v, s.zero, planes + k * price.words, &all, &part[k])
     return part[0] + part[1] / 2.0 + part[2] / 3.0 + part[3] / most
 
 
 cdef double price_of(const Price *price, const uint64_t *row) noexcept nogil:
     """Price of a row in seconds."""
-    cdef double all, own
-    price_both(price, row, price.mask, row, &all, &own)
-    return own
+    cdef double all = 0.0, own
+    cdef int64_t a, b, j
+    cdef uint64_t x
+    if price.weighing == UNIFORM:
+        price.ops.count(row, row, row, price.words, &a, &b)
+        return price.unit * <double> b
+    if price.weighing == PER_WORD:
+        price.ops.weigh(row, row, row, price.word_weight, price.words, &all, &own)
+        return own
+    for j in range(price.words):
+        x = row[j]
+        while x:
+            all += price.bit_weight[64 * j + lowest(x)]
+            x &= x - 1
+    return all
 
 
 cdef inline double bit_price(const Price *price, int64_t word, int bit) noexcept nogil:

@@ -29,9 +29,17 @@ typedef struct {
     /* the same in weights per word */
     void (*weigh)(const uint64_t *row, const uint64_t *gone, const uint64_t *solo, const double *weight,
                   int64_t words, double *all, double *own);
+    /* lists the bits of a row, ascending, returns how many there are */
+    int64_t (*list)(const uint64_t *row, int64_t words, int32_t *bits);
+    /* of listed bits, in weights per bit: all of ~gone, and own of solo & ~gone */
+    void (*weigh_bits)(const int32_t *bits, int64_t count, const uint64_t *gone, const uint64_t *solo,
+                       const double *weight, double *all, double *own);
     /* into |= row; returns |into| */
     int64_t (*join)(uint64_t *into, const uint64_t *row, int64_t words);
 } sf_ops;
+
+/* Words of which those with a bit are found before their bits are listed. */
+#define SF_FOUND 128
 
 static inline int sf_popcount(uint64_t x) {
 #if defined(__GNUC__) || defined(__clang__)
@@ -141,18 +149,74 @@ static inline int sf_lowest(uint64_t x) { /* index of the lowest set bit, x != 0
         *all = a;                                                                                   \
         *own = b;                                                                                   \
     }                                                                                               \
-    attribute static int64_t sf_join_##suffix(uint64_t *into, const uint64_t *row, int64_t words) { \
-        int64_t a = 0;                                                                              \
-        for (int64_t j = 0; j < words; j++) {                                                       \
-            into[j] |= row[j];                                                                      \
-            a += sf_popcount(into[j]);                                                              \
+    attribute static int64_t sf_list_##suffix(const uint64_t *row, int64_t words, int32_t *bits) {  \
+        int32_t found[SF_FOUND + 1];                                                                \
+        int64_t count = 0;                                                                          \
+        for (int64_t first = 0; first < words; first += SF_FOUND) {                                 \
+            int64_t last = words - first < SF_FOUND ? words : first + SF_FOUND, n = 0;              \
+            for (int64_t j = first; j < last; j++) { /* without a branch that would be guessed */   \
+                found[n] = (int32_t)j;                                                              \
+                n += row[j] != 0;                                                                   \
+            }                                                                                       \
+            for (int64_t i = 0; i < n; i++) {                                                       \
+                uint64_t x = row[found[i]];                                                         \
+                do {                                                                                \
+                    bits[count++] = 64 * found[i] + sf_lowest(x);                                   \
+                    x &= x - 1;                                                                     \
+                } while (x);                                                                        \
+            }                                                                                       \
         }                                                                                           \
-        return a;                                                                                   \
+        return count;                                                                               \
+    }                                                                                               \
+    attribute static inline double sf_if_##suffix(uint64_t bit, double value) {                     \
+        uint64_t raw; /* value where the bit is 1, else 0, without a branch that would be guessed */\
+        memcpy(&raw, &value, 8);                                                                    \
+        raw &= 0 - bit;                                                                             \
+        memcpy(&value, &raw, 8);                                                                    \
+        return value;                                                                               \
+    }                                                                                               \
+    attribute static void sf_weigh_bits_##suffix(                                                   \
+        const int32_t *bits, int64_t count, const uint64_t *gone, const uint64_t *solo,             \
+        const double *weight, double *all, double *own) {                                           \
+        double a = 0.0, b = 0.0, c = 0.0, d = 0.0;                                                  \
+        int64_t i = 0;                                                                              \
+        for (; i + 2 <= count; i += 2) { /* two sums each, so that additions need not wait */       \
+            int32_t u = bits[i], v = bits[i + 1];                                                   \
+            double x = sf_if_##suffix(~gone[u >> 6] >> (u & 63) & 1, weight[u]);                    \
+            double y = sf_if_##suffix(~gone[v >> 6] >> (v & 63) & 1, weight[v]);                    \
+            a += x;                                                                                 \
+            b += y;                                                                                 \
+            c += sf_if_##suffix(solo[u >> 6] >> (u & 63) & 1, x);                                   \
+            d += sf_if_##suffix(solo[v >> 6] >> (v & 63) & 1, y);                                   \
+        }                                                                                           \
+        if (i < count) {                                                                            \
+            int32_t u = bits[i];                                                                    \
+            double x = sf_if_##suffix(~gone[u >> 6] >> (u & 63) & 1, weight[u]);                    \
+            a += x;                                                                                 \
+            c += sf_if_##suffix(solo[u >> 6] >> (u & 63) & 1, x);                                   \
+        }                                                                                           \
+        *all = a + b;                                                                               \
+        *own = c + d;                                                                               \
+    }                                                                                               \
+    attribute static int64_t sf_join_##suffix(uint64_t *into, const uint64_t *row, int64_t words) { \
+        int64_t a = 0, b = 0, j = 0;                                                                \
+        for (; j + 4 <= words; j += 4) {                                                            \
+            uint64_t x = into[j] | row[j], y = into[j + 1] | row[j + 1];                            \
+            uint64_t z = into[j + 2] | row[j + 2], w = into[j + 3] | row[j + 3];                    \
+            into[j] = x;                                                                            \
+            into[j + 1] = y;                                                                        \
+            into[j + 2] = z;                                                                        \
+            into[j + 3] = w;                                                                        \
+            a += sf_popcount(x) + sf_popcount(y);                                                   \
+            b += sf_popcount(z) + sf_popcount(w);                                                   \
+        }                                                                                           \
+        for (; j < words; j++) a += sf_popcount(into[j] |= row[j]);                                 \
+        return a + b;                                                                               \
     }                                                                                               \
     static const sf_ops sf_ops_##suffix = {                                                         \
         #suffix,           sf_survey_##suffix, sf_planes_##suffix, sf_count4_##suffix,              \
         sf_weigh4_##suffix, sf_index_##suffix, sf_count_##suffix,  sf_weigh_##suffix,               \
-        sf_join_##suffix};
+        sf_list_##suffix,   sf_weigh_bits_##suffix, sf_join_##suffix};
 
 SF_BODY(generic, )
 
@@ -160,6 +224,7 @@ SF_BODY(generic, )
 #define SF_X86 1
 #include <immintrin.h>
 SF_BODY(popcnt, __attribute__((target("popcnt"))))
+SF_BODY(avx2, __attribute__((target("avx2,bmi,bmi2,popcnt"))))
 
 #define SF_AVX512 __attribute__((target("avx512f,avx512vpopcntdq,avx512dq,popcnt")))
 #define SF_TAIL(words, j) ((__mmask8)((words) - (j) >= 8 ? 0xff : (1u << ((words) - (j))) - 1u))
@@ -303,7 +368,8 @@ SF_AVX512 static int64_t sf_join_avx512(uint64_t *into, const uint64_t *row, int
 
 static const sf_ops sf_ops_avx512 = {"avx512",         sf_survey_avx512, sf_planes_avx512,
                                      sf_count4_avx512, sf_weigh4_avx512, sf_index_avx512,
-                                     sf_count_avx512,  sf_weigh_avx512,  sf_join_avx512};
+                                     sf_count_avx512,  sf_weigh_avx512,  sf_list_avx2,
+                                     sf_weigh_bits_avx2, sf_join_avx512};
 #endif
 
 /* The best version for this processor, or the one named; NULL if it does not run here. */
@@ -314,6 +380,9 @@ static inline const sf_ops *sf_row_ops(const char *name) {
     if ((any || strcmp(name, "avx512") == 0) && __builtin_cpu_supports("avx512vpopcntdq") &&
         __builtin_cpu_supports("avx512dq"))
         return &sf_ops_avx512;
+    if ((any || strcmp(name, "avx2") == 0) && __builtin_cpu_supports("avx2") &&
+        __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt"))
+        return &sf_ops_avx2;
     if ((any || strcmp(name, "popcnt") == 0) && __builtin_cpu_supports("popcnt")) return &sf_ops_popcnt;
 #endif
     if (any || strcmp(name, "generic") == 0) return &sf_ops_generic;

@@ -247,14 +247,14 @@ cdef Outcome fill(
         for v in range(p.n):
             if s.state[v] != OUT or s.entry[v] > above or s.state[at(p.parent[v], p.n)] != IN:
                 continue
-            price_both(p.price, row_of(p, s, v), s.union_row, s.zero, &all, &own)
+            price_both(p, s, v, s.union_row, s.zero, &all, &own)
             gain = p.prob[v] - s.lam * all
             if p.extra != NULL:
                 gain -= s.lam * p.extra[v]
             if best < 0 or gain > highest:
                 highest = gain
                 best = v
-        price_both(p.price, row_of(p, s, best), s.union_row, s.zero, &all, &own)
+        price_both(p, s, best, s.union_row, s.zero, &all, &own)
         s.state[best] = IN
         join_row(p, s, best)
         f.size += 1

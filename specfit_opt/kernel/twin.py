@@ -54,6 +54,75 @@ def pack(experts: NDArray[np.integer], n_experts: int) -> tuple[NDArray[np.uint6
     return rows, -1
 
 
+def union_mask(experts: NDArray[np.integer], n_experts: int) -> NDArray[np.bool_]:
+    """Return which experts of each layer some node uses.
+
+    Parameters
+    ----------
+    experts : ndarray of int16, int32 or int64, shape (n, L, k)
+        What is no expert, such as padding, is passed over.
+    n_experts : int
+
+    Returns
+    -------
+    ndarray of bool, shape (L, E)
+    """
+    node, layer, slot = np.nonzero((experts >= 0) & (experts < n_experts))
+    mask = np.zeros((experts.shape[1], n_experts), dtype=np.bool_)
+    mask[layer, experts[node, layer, slot]] = True
+    return mask
+
+
+def heaviest(
+    history: NDArray[np.integer], weight: NDArray[np.float64], n_experts: int
+) -> NDArray[np.integer]:
+    """Return the experts that weigh most in each history, the heaviest first.
+
+    Parameters
+    ----------
+    history : ndarray of int16, int32 or int64, shape (n, t, L, k)
+        Experts of t occurrences; -1 pads.
+    weight : ndarray of float64, shape (t,)
+        Of a mention in each occurrence, positive.
+    n_experts : int
+
+    Returns
+    -------
+    ndarray of the same dtype, shape (n, L, k)
+        The smaller id first among equals; -1 pads.
+    """
+    n, times, n_layers, k = history.shape
+    best = np.full((n, n_layers, k), -1, dtype=history.dtype)
+    for v in range(n):
+        for layer in range(n_layers):
+            score: dict[int, float] = {}
+            for t in range(times):
+                for e in history[v, t, layer].tolist():
+                    if 0 <= e < n_experts:
+                        score[e] = score.get(e, 0.0) + float(weight[t])
+            order = sorted(score, key=lambda e: (-score[e], e))[:k]
+            best[v, layer, : len(order)] = order
+    return best
+
+
+def evict(
+    held: NDArray[np.bool_], rank: NDArray[np.float64], slots: NDArray[np.int64]
+) -> None:
+    """Take out of each layer what is beyond its slots, lowest rank and smallest id first.
+
+    Parameters
+    ----------
+    held : ndarray of bool, shape (L, E), contiguous
+        Is changed.
+    rank : ndarray of float64, shape (L, E), contiguous
+    slots : ndarray of int64, shape (L,)
+    """
+    for here, ranks, most in zip(held, rank, slots.tolist(), strict=True):
+        inside = np.flatnonzero(here)
+        order = inside[np.argsort(ranks[inside], kind="stable")]
+        here[order[: max(len(order) - most, 0)]] = False
+
+
 def evaluate(
     mask: NDArray[np.bool_],
     path_prob: NDArray[np.float64],
@@ -138,6 +207,9 @@ class TreeState:
     resident : ndarray of bool, shape (L, E)
     expert_time : ndarray of float64, shape (L,) or (L, E)
     resident_time : float
+    waste_share : ndarray of float64, shape (L,), optional
+        Charge this share of an expert's time, times the probability that no committed token uses
+        the expert, see :class:`specfit_opt.TreeSearch`.
     """
 
     def __init__(
@@ -145,8 +217,16 @@ class TreeState:
         resident: NDArray[np.bool_],
         expert_time: NDArray[np.float64],
         resident_time: float,
+        waste_share: NDArray[np.float64] | None = None,
     ) -> None:
         self.resident_mask = self.resident = resident
+        self._met: dict[int, float] | None = None  # bit of an expert -> how likely it is used
+        if waste_share is not None:
+            self._met = {}
+            times = expert_time if expert_time.ndim == 2 else expert_time[:, None]
+            # An expert counts by its time, whatever share of it is charged.
+            expert_time = np.ones(resident.shape) * times
+            self._full_time = expert_time * waste_share[:, None]
         self.expert_time = expert_time
         self.resident_time = resident_time
         self.n_experts = resident.shape[1]
@@ -157,6 +237,7 @@ class TreeState:
         self._used: list[int] = []  # experts of the node and its ancestors
         self._fresh: list[int] = []  # experts of the node that no ancestor and no root uses
         self._root_union = 0
+        self._meet(0)
 
     @property
     def n_nodes(self) -> int:
@@ -190,6 +271,39 @@ class TreeState:
         self._parent.extend(parents)
         self._prob.extend(path_prob.tolist())
         self._rows.append(rows)
+        self._meet(len(self._parent) - len(parents))
+
+    def _meet(self, first: int) -> None:
+        """Charge for what the nodes from ``first`` on make likely to be used accordingly less."""
+        if self._met is None:
+            return
+        if first == 0:
+            self._met = dict.fromkeys(_bits(self._root_union), 1.0)
+        for prob, bits in zip(self._prob[first:], self._fresh[first:], strict=True):
+            for b in _bits(bits):
+                self._met[b] = self._met.get(b, 0.0) + prob
+        priced = self._price.priced
+        self.expert_time = self._full_time * (1.0 - np.minimum(self.met_probability(), 1.0))
+        self._price = _Price(self.resident, self.expert_time, self.resident_time)
+        # Experts that cost nothing any more are still told apart.
+        self._price.priced = priced
+
+    def met_probability(self) -> NDArray[np.float64]:
+        """Return how likely a committed token uses each expert, with ``waste_share``.
+
+        Of missing experts that cost something; 0 for the others.
+
+        Returns
+        -------
+        ndarray of float64, shape (L, E)
+            Above 1 by rounding, at most.
+        """
+        assert self._met is not None
+        n_layers, n_experts = self.resident.shape
+        met = np.zeros((n_layers, -(-n_experts // 64) * 64))
+        for b, value in self._met.items():
+            met.flat[b] = value
+        return met[:, :n_experts]
 
     def truncate(self, n: int) -> None:
         """Take back all nodes from the n-th on: those of the last call, or all."""
@@ -198,6 +312,7 @@ class TreeState:
             self._rows.pop()
         if n == 0:
             self._root_union = 0
+        self._meet(0)
 
     def nodes(self) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.uint64]]:
         """Return copies of the nodes' parents, path probabilities and packed rows.
@@ -211,21 +326,6 @@ class TreeState:
             np.concatenate([empty, *self._rows]),
         )
 
-    def reprice(self, expert_time: NDArray[np.float64], resident_time: float) -> None:
-        """Replace the prices, as if the nodes so far had been appended to a new tree.
-
-        Parameters
-        ----------
-        expert_time : ndarray of float64, shape (L,) or (L, E)
-        resident_time : float
-        """
-        self.expert_time = expert_time
-        self.resident_time = resident_time
-        self._price = _Price(self.resident, expert_time, resident_time)
-        self._used, self._fresh, self._root_union = [], [], 0
-        if self._rows:
-            self._index(self._parent, np.concatenate(self._rows))
-
     def _index(self, parents: list[int], rows: NDArray[np.uint64]) -> None:
         """Append to the sets of used and of fresh experts."""
         bits = [self._bits(row) for row in rows]
@@ -237,16 +337,16 @@ class TreeState:
             self._used.append(above | own)
             self._fresh.append(own & ~above)
 
-    def novelty(self) -> NDArray[np.float64]:
-        """Return the price in seconds of the experts that each node adds to its ancestors'.
+    def novelty(self, nodes: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Return the price in seconds of the experts that nodes add to their ancestors'.
 
         Of a root, all of its experts. What another root uses is not counted for the other nodes.
         """
-        own = (row for rows in self._rows for row in rows)
+        own = np.concatenate(self._rows)
         return np.array(
             [
-                self._price(bits if u >= 0 else self._bits(row))
-                for u, bits, row in zip(self._parent, self._fresh, own, strict=True)
+                self._price(self._fresh[v] if self._parent[v] >= 0 else self._bits(own[v]))
+                for v in nodes.tolist()
             ]
         )
 

@@ -38,9 +38,6 @@ def select(
 
     Parameters
     ----------
-    instance, rate, max_nodes, time_limit
-        As for :func:`specfit_opt.solve`. Past ``time_limit`` the best set so far is returned, with
-        status FEASIBLE and no bound.
     max_tree : int
         Refuse trees with more non-root nodes than this; 0 to 26. m of them can have 2^m closed
         sets.
@@ -48,8 +45,9 @@ def select(
     Returns
     -------
     Solution
-        Status OPTIMAL. Among sets whose objectives agree to 1e-12, the one with the fewest nodes,
-        and among those the one whose ascending list of nodes is lexicographically smallest.
+        Status OPTIMAL; past ``time_limit`` the best set so far, FEASIBLE and without a bound. Among
+        sets whose objectives agree to 1e-12, the one with the fewest nodes, and among those the one
+        whose ascending list of nodes is lexicographically smallest.
 
     Raises
     ------

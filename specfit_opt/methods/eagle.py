@@ -19,11 +19,10 @@ def select(
 ) -> Solution:
     """Return the ``budget`` nodes of highest path probability.
 
+    The rerank of EAGLE-2 (arXiv 2406.16858, section 4.2), which EAGLE-3 keeps. O(n log n) time.
+
     Parameters
     ----------
-    instance, rate, max_nodes, time_limit
-        As for :func:`specfit_opt.solve`. ``rate`` only changes what is reported; ``time_limit`` is
-        not needed.
     budget : int
         Nodes of the pass, roots included, over all sequences of a forest; at least 1. The roots
         are always run, so a budget below their number selects the roots. 60 is the size of
@@ -39,10 +38,6 @@ def select(
     ------
     InvalidInputError
         If ``budget`` is not a positive integer.
-
-    Notes
-    -----
-    O(n log n) time. The rerank of EAGLE-2 (arXiv 2406.16858, section 4.2), which EAGLE-3 keeps.
     """
     budget = Whole(1)(budget, "option budget")
     tree = instance.tree

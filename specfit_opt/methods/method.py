@@ -21,7 +21,9 @@ class Method:
     select : callable
         ``select(instance, *, rate, max_nodes, time_limit, **method_options) -> Solution``.
         ``rate`` is a float or None, ``max_nodes`` an int (at least the number of roots) or None,
-        ``time_limit`` seconds or None; :func:`specfit_opt.solve` has checked them.
+        ``time_limit`` seconds or None; :func:`specfit_opt.solve` tells what they mean and has
+        checked them, so that a method documents its own options alone. A published rule has no use
+        for a rate, which then only changes what is reported, nor for a time limit.
     summary : str
         One line for tables.
     source : str

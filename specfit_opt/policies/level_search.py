@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,11 @@ class LevelSearch:
         Of a pass without drafting; a table of node times must reach to the largest tree.
     rate : float, optional
         Maximise the surplus at this rate in place of the ratio.
+    waste_share : ndarray of float64, shape (L,), optional
+        Charge this share of loads that no committed token needs, and no others; see
+        :class:`specfit_opt.TreeSearch`.
+    node_charge : float
+        Seconds that the search charges for every node beyond its time.
 
     Attributes
     ----------
@@ -36,28 +41,35 @@ class LevelSearch:
 
     solution: Solution
 
-    def __init__(self, view: DraftView, cost: CostModel, rate: float | None = None) -> None:
+    def __init__(
+        self,
+        view: DraftView,
+        cost: CostModel,
+        rate: float | None = None,
+        *,
+        waste_share: NDArray[np.float64] | None = None,
+        node_charge: float = 0.0,
+    ) -> None:
         self.n_nodes = 0
         self._view = view
         self._cost = cost
         self._resident = np.array(view.resident)
-        n_layers, n_experts = self._resident.shape
-        self._time = cost.expert_table(n_layers, n_experts)
+        self._resident.flags.writeable = False
         self._drafting = 0.0
-        self._search = TreeSearch(cost, n_layers, n_experts, self._resident, rate=rate)
+        n_layers, n_experts = self._resident.shape
+        self._search = TreeSearch(
+            _with_node_charge(cost, node_charge),
+            n_layers,
+            n_experts,
+            self._resident,
+            rate=rate,
+            waste_share=waste_share,
+        )
 
-    def extend(self, cost: CostModel | None = None) -> None:
-        """Take in what was drafted since the last call, and solve.
-
-        Parameters
-        ----------
-        cost : CostModel, optional
-            Prices that hold from now on, of all nodes.
-        """
+    def extend(self) -> None:
+        """Take in what was drafted since the last call, and solve."""
         view, first = self._view, self.n_nodes
         experts = view.experts(first)
-        if cost is not None:
-            self._search.reprice(cost)
         drafting = view.draft_time
         self.n_nodes = len(view.parent)
         self.solution = self._search.extend(
@@ -68,12 +80,15 @@ class LevelSearch:
         )
         self._drafting = drafting
 
-    def advises_another(self, levels: int, acceptance: Sequence[float] | None) -> bool:
-        """Return whether another level is worth drafting, see :meth:`TreeSearch.advise`."""
+    def may_gain(self, levels: int) -> bool:
+        """Return whether some continuation could win, see :meth:`TreeSearch.advise`."""
         view = self._view
-        return self._search.advise(
-            view.level_time, acceptance, levels=levels, frontier=view.frontier
-        ).go
+        return self._search.advise(view.level_time, levels=levels, frontier=view.frontier).go
+
+    def expects_gain(self) -> bool:
+        """Return whether another level is expected to win, at the acceptance seen so far."""
+        view = self._view
+        return self._search.expects_gain(view.level_time, view.acceptance, frontier=view.frontier)
 
     def choice(self) -> Choice:
         """Return what was chosen, with predictions at full prices."""
@@ -87,7 +102,41 @@ class LevelSearch:
 
     def load_time(self, experts: NDArray[np.integer]) -> float:
         """Return the seconds that the union of ``experts``, shape (n, L, k), takes to load."""
-        return float(self._time[self._missing(experts)].sum())
+        return load_time(self._cost, self._resident, experts)
 
-    def _missing(self, experts: NDArray[np.integer]) -> NDArray[np.bool_]:
-        return expert_union(experts, self._resident.shape[1]) & ~self._resident
+    def realised_load_time(self, experts: NDArray[np.integer]) -> float:
+        """Return the seconds that the union of true ``experts``, shape (n, L, k), took to load."""
+        loads = expert_union(experts, self._resident.shape[1]) & ~self._resident
+        return float(loads.sum(axis=1) @ self._view.load_time)
+
+    def waste_time(self, nodes: NDArray[np.int64]) -> float:
+        """Return the seconds of the nodes' loads that no committed token is expected to use."""
+        experts = self._view.experts()[nodes]
+        return load_time(self._cost, self._resident, experts, self._search.waste())
+
+
+def load_time(
+    cost: CostModel,
+    resident: NDArray[np.bool_],
+    experts: NDArray[np.integer],
+    weight: NDArray[np.float64] | None = None,
+) -> float:
+    """Return the seconds that the union of ``experts``, shape (n, L, k), takes to load.
+
+    With ``weight``, shape (L, E), each load counts that many times.
+    """
+    loads: NDArray[Any] = expert_union(experts, resident.shape[1]) & ~resident
+    if weight is not None:
+        loads = loads * weight
+    time = cost.expert_time
+    if isinstance(time, float) or time.ndim == 2:
+        return float((loads * time).sum())
+    return float(loads.sum(axis=1) @ time)
+
+
+def _with_node_charge(cost: CostModel, charge: float) -> CostModel:
+    if not charge:
+        return cost
+    time = cost.node_time
+    more = charge if isinstance(time, float) else charge * np.arange(len(time))
+    return CostModel(cost.fixed_time, time + more, cost.expert_time, cost.resident_time)

@@ -99,11 +99,11 @@ class Ratio(Policy):
     def _goes_on(self, view: DraftView, search: LevelSearch) -> bool:
         if self.stop == "certified":
             left = min(self.shape.levels, view.max_levels) - view.levels
-            return search.advises_another(left, None)
+            return search.may_gain(left)
         if self.stop == "expected":
             # It looks one level ahead and is the stricter rule, so the bounds of deeper
             # continuations cannot change what it says.
-            return search.advises_another(1, view.acceptance)
+            return search.expects_gain()
         if self.stop == "gain-share":
             return _gains_its_share(view, search)
         return True

@@ -13,11 +13,9 @@ from ..control.first_level import FirstLevel
 from ..control.load_repayment import LoadRepayment
 from ..control.plain_guard import PlainGuard, UnneededLoads
 from ..control.waste_bias import WasteBias
-from ..control.waste_prices import WastePrices
-from ..cost import CostModel
 from ..schema import Record
 from .drafting import DraftShape, for_sizes
-from .level_search import LevelSearch
+from .level_search import LevelSearch, load_time
 from .policy import Choice, Outcome, Policy, PolicyKind
 from .view import DraftView
 
@@ -57,7 +55,8 @@ class SpecFitPolicy(Policy):
     -----
     **Objective.** The ratio of the pass (policy ``ratio``) charges it for every expert that it
     loads. But plain decoding has to load the experts of the text's tokens too. Here an expert is
-    charged only with the probability that no committed token uses it (`WastePrices`), and a
+    charged only with the probability that no committed token uses it (``waste_share`` of
+    :class:`specfit_opt.TreeSearch`), and a
     rejected node with what such nodes were seen to load beyond the prediction (`WasteBias`); the
     ratio of tokens to seconds so counted is maximised exactly. A load for a rejected node is repaid
     if the text comes to use the expert before it is evicted, less what is evicted for it; how often
@@ -88,7 +87,7 @@ class SpecFitPolicy(Policy):
         self.repayment: LoadRepayment | None = None
         self._share: NDArray[np.float64] = np.ones(0)
         self._drafting = 0.0  # the price of the levels of this cycle
-        self._search: _PricedSearch | None = None
+        self._search: LevelSearch | None = None
 
     def fresh(self) -> Policy:
         """Return the policy without what it has learned."""
@@ -147,8 +146,10 @@ class SpecFitPolicy(Policy):
         cost = for_sizes(view.cost_model, self.shape.most_nodes)
         if not self._first_level.wanted(view, cost):
             return plain
-        search = _PricedSearch(view, cost, self._share)
-        self.bias.expect(search.root_load)
+        self.bias.expect(load_time(cost, view.resident, view.experts()[:1]))
+        # What rejected nodes load beyond the prediction is repaid as the rest is.
+        charge = self.bias.seconds * float(self._share.mean())
+        search = LevelSearch(view, cost, waste_share=self._share, node_charge=charge)
         self._grow(view, search)
         self._search = search
         return search.choice()
@@ -167,85 +168,23 @@ class SpecFitPolicy(Policy):
         if len(outcome.choice.nodes) == 1:
             self.bias.fade()
             return
-        wasted = search.loading(outcome.experts) - search.loading(outcome.experts[rows])
+        wasted = search.realised_load_time(outcome.experts)
+        wasted -= search.realised_load_time(outcome.experts[rows])
         rejected = len(outcome.choice.nodes) - search.solution.expected_tokens
         self.bias.learn(wasted - search.waste_time(outcome.choice.nodes), rejected)
 
-    def _grow(self, view: DraftView, search: _PricedSearch) -> None:
+    def _grow(self, view: DraftView, search: LevelSearch) -> None:
         """Draft while another level is expected to win; the first one is decided."""
         while view.levels < min(self.shape.levels, view.max_levels):
-            if view.levels and not search.advises_another(1, view.acceptance):
+            if view.levels and not search.expects_gain():
                 break
             level_time = view.level_time
             if not view.grow(self.shape.top_k, self.shape.width):
                 break
             self._drafting += level_time
-            search.extend_at(self.bias.seconds)
+            search.extend()
         if not search.n_nodes:
-            search.extend_at(0.0)
-
-
-class _PricedSearch(LevelSearch):
-    """The exact choice when only loads that the text does not need are charged.
-
-    Parameters
-    ----------
-    view, cost
-        See `LevelSearch`.
-    share : ndarray of float64, shape (L,)
-        Of the price of a load that no committed token uses, what it costs in the long run.
-    """
-
-    def __init__(self, view: DraftView, cost: CostModel, share: NDArray[np.float64]) -> None:
-        super().__init__(view, cost)
-        self._share = share
-        self._prices = WastePrices(self._time)
-        self._root = view.experts()[:1]
-
-    @property
-    def root_load(self) -> float:
-        """Seconds that the root's predicted experts take to load."""
-        return self.load_time(self._root)
-
-    def extend_at(self, charge: float) -> None:
-        """Take in what was drafted since the last call, and solve.
-
-        Parameters
-        ----------
-        charge : float
-            Seconds per rejected node beyond its predicted loads.
-        """
-        view, first = self._view, self.n_nodes
-        experts = view.experts(first)
-        parent, path_prob = view.parent, view.path_prob
-        if not first:
-            self._prices.extend(parent[:1], path_prob[:1], experts[:1])
-        new = max(first, 1)
-        if new < len(parent):
-            self._prices.extend(parent[new:], path_prob[new:], experts[new - first :])
-        # A level changes the prices of experts that were there before, too.
-        self.extend(self._charged(charge))
-
-    def loading(self, experts: NDArray[np.integer]) -> float:
-        """Return the seconds that the union of true ``experts``, shape (n, L, k), took to load."""
-        return float(self._missing(experts).sum(axis=1) @ self._view.load_time)
-
-    def waste_time(self, nodes: NDArray[np.int64]) -> float:
-        """Return the seconds of loads that no committed token is expected to use."""
-        missing = self._missing(self._view.experts()[nodes])
-        return float(self._prices.table()[missing].sum())
-
-    def _charged(self, charge: float) -> CostModel:
-        cost, share = self._cost, self._share
-        time = cost.node_time
-        # What rejected nodes load beyond the prediction is repaid as the rest is.
-        charge *= float(share.mean())
-        if isinstance(time, float):
-            time = time + charge
-        else:
-            time = time + charge * np.arange(len(time))
-        prices = self._prices.table() * share[:, None]
-        return CostModel(cost.fixed_time, time, prices, cost.resident_time)
+            search.extend()
 
 
 KIND = PolicyKind(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specfit_opt import kernel
 from specfit_opt.checks import Whole
 from specfit_opt.routing_predictor import DraftNodes, RoutingPredictor
 
@@ -17,7 +18,7 @@ from ._checks import checked_experts, checked_shape
 
 #: Occurrences of a token that are remembered, and the weight of each relative to the next later.
 _REMEMBERED, _DECAY = 4, 0.7
-_WEIGHTS = (_DECAY ** np.arange(_REMEMBERED))[None, :, None, None]
+_WEIGHTS: NDArray[np.float64] = np.array([_DECAY**i for i in range(_REMEMBERED)])
 #: Tokens of the text from which those are drawn that stand in for unknown ones.
 _SPREAD = 1024
 #: Bytes of the tokens seen last that a later process is handed on, and the largest id of these.
@@ -96,12 +97,19 @@ class Frequency(RoutingPredictor):
         """Return each token's most used experts, most used first."""
         checked_experts(self._shape)
         self._learn()
-        rows = self._rows(np.asarray(nodes.token, dtype=np.int64))
-        known = rows >= 0
+        tokens = np.asarray(nodes.token, dtype=np.int64)
+        rows = self._rows(tokens)
+        unknown = rows < 0
+        if not unknown.any():
+            return self._best[rows].astype(np.int32)
+        if self._spread_used:
+            # Multiplication by a large odd number spreads neighbouring ids; any would do.
+            drawn = (tokens[unknown] * 2654435761) % self._spread_used
+            rows[unknown] = self._rows(self._spread[drawn])
         found = np.empty((len(rows), *self._last.shape), dtype=np.int32)
+        known = rows >= 0
         found[known] = self._best[rows[known]]
-        if not known.all():
-            found[~known] = self._stand_in(np.asarray(nodes.token, dtype=np.int64)[~known])
+        found[~known] = self._last
         return found
 
     def observe(self, tokens: Sequence[int] | NDArray[np.integer], experts: NDArray[Any]) -> None:
@@ -158,14 +166,6 @@ class Frequency(RoutingPredictor):
             now = np.flatnonzero(after == later)
             self._add(text[now], ids[now])
 
-    def _stand_in(self, tokens: NDArray[np.int64]) -> NDArray[np.integer]:
-        if not self._spread_used:
-            return self._last
-        # Multiplication by a large odd number spreads neighbouring ids; any would do.
-        drawn = (tokens * 2654435761) % self._spread_used
-        rows = self._rows(self._spread[drawn])
-        return np.where((rows >= 0)[:, None, None], self._best[rows], self._last)
-
     def _rows(self, tokens: NDArray[np.int64]) -> NDArray[np.int32]:
         inside = (tokens >= 0) & (tokens < len(self._row_of))
         return np.where(inside, self._row_of[np.where(inside, tokens, 0)], np.int32(-1))
@@ -179,13 +179,15 @@ class Frequency(RoutingPredictor):
 
     def _add(self, tokens: NDArray[np.int64], ids: NDArray[np.integer]) -> None:
         """Add one occurrence of each of ``tokens``, which differ."""
+        assert self._shape is not None  # checked by observe
+        n_experts = self._shape[1]
         for begin in range(0, len(tokens), self.capacity):
             part = slice(begin, begin + self.capacity)
             rows = self._allot(tokens[part])
             history = self._history
             history[rows, 1:] = history[rows, :-1]
             history[rows, 0] = ids[part]
-            self._best[rows] = self._most_used(history[rows])
+            self._best[rows] = kernel.heaviest(history[rows], _WEIGHTS, n_experts)
 
     def _allot(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the row of each token, a fresh one where it has none."""
@@ -230,30 +232,6 @@ class Frequency(RoutingPredictor):
             array = getattr(self, name)
             empty = np.full((more, *array.shape[1:]), -1, dtype=array.dtype)
             setattr(self, name, np.concatenate([array, empty]))
-
-    def _most_used(self, history: NDArray[np.integer]) -> NDArray[np.int64]:
-        assert self._shape is not None  # checked by observe
-        n_layers, n_experts, top_k = self._shape
-        # Padding, -1, falls into the last column of the layer before, which is dropped, or into
-        # the entry before all others.
-        width = n_experts + 1
-        best = np.empty((len(history), n_layers, top_k), dtype=np.int64)
-        column = 1 + np.arange(n_layers)[:, None] * width
-        # In pieces, so that a long prompt does not need a table of all its tokens at once.
-        step = max(1, (1 << 18) // (n_layers * width))
-        for begin in range(0, len(history), step):
-            part = history[begin : begin + step]
-            n = len(part)
-            at = np.arange(n)[:, None, None, None] * (n_layers * width) + column + part
-            weight = np.broadcast_to(_WEIGHTS, at.shape)
-            size = 1 + n * n_layers * width
-            score = np.bincount(at.ravel(), weight.ravel(), minlength=size)[1:]
-            score = score.reshape(n, n_layers, width)[:, :, :n_experts]
-            found = np.argsort(-score, axis=2, kind="stable")[:, :, :top_k]
-            value = np.take_along_axis(score, found, axis=2)
-            best[begin : begin + step] = np.where(value > 0.0, found, -1)
-        return best
-
 
 def _later_occurrences(text: list[int]) -> list[int]:
     """Return how often each token of ``text`` comes again after it."""

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import KINDS, instances, random_instance
 
+from specfit_opt import kernel
 from specfit_opt.kernel import twin
 
 compiled = pytest.importorskip(
@@ -32,7 +33,7 @@ def question(instance, rate=math.nan, time_limit=math.inf):
 
 
 def test_same_names_and_signatures():
-    for name in ("NAME", "pack", "evaluate", "solve", "TreeState"):
+    for name in set(kernel.__all__) - {"VARIABLE"}:
         assert hasattr(compiled, name)
         assert hasattr(twin, name)
     methods = {name for name in vars(twin.TreeState) if not name.startswith("_")}
@@ -71,10 +72,32 @@ def test_evaluate(instance, data):
     assert ours[3].tolist() == theirs[3].tolist()
 
 
+@given(st.integers(0, 100_000))
+def test_unions_ranks_and_eviction(seed):
+    rng = np.random.default_rng(seed)
+    n, n_layers, n_experts, k = (int(rng.integers(least, 6)) for least in (0, 1, 1, 0))
+    dtype = rng.choice([np.int16, np.int32, np.int64])
+    experts = rng.integers(-1, n_experts, (n, n_layers, k)).astype(dtype)
+    masks = [one.union_mask(experts[::2], n_experts) for one in (compiled, twin)]
+    assert np.array_equal(*masks)
+    history = rng.integers(-1, n_experts, (n, 3, n_layers, k)).astype(dtype)
+    weight = np.array([1.0, 0.5, 0.25])
+    found = [one.heaviest(history, weight, n_experts) for one in (compiled, twin)]
+    assert np.array_equal(*found)
+    held = [rng.random((n_layers, n_experts)) < 0.7] * 2
+    rank = rng.integers(0, 4, (n_layers, n_experts)) / 4.0
+    slots = rng.integers(0, 5, n_layers)
+    for i, one in enumerate((compiled, twin)):
+        held[i] = held[i].copy()
+        one.evict(held[i], rank, slots)
+    assert np.array_equal(*held)
+    assert (held[0].sum(axis=1) <= slots).all()
+
+
 def grown_states(instance, cuts):
     """Both kernels' states, grown level by level at ``cuts``; roots must come first."""
     tree, routing = instance.tree, instance.routing
-    states = [kernel.TreeState(*price_arguments(instance)) for kernel in (compiled, twin)]
+    states = [one.TreeState(*price_arguments(instance)) for one in (compiled, twin)]
     for first, last in zip([0, *cuts], [*cuts, tree.n_nodes], strict=True):
         for state in states:
             bad = state.extend(
@@ -93,7 +116,8 @@ def test_tree_state(kind):
         instance = random_instance(rng, kind=kind, n=n, n_roots=1)
         cuts = sorted(set(rng.integers(1, n, 2).tolist()))
         ours, theirs = grown_states(instance, cuts)
-        assert ours.novelty() == pytest.approx(theirs.novelty(), rel=1e-12)
+        nodes = np.arange(n, dtype=np.int32)
+        assert ours.novelty(nodes) == pytest.approx(theirs.novelty(nodes), rel=1e-12)
         for rate in (math.nan, 0.7):
             mine, other = (s.solve(*question(instance, rate)) for s in (ours, theirs))
             assert mine[1]

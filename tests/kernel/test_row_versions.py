@@ -28,7 +28,7 @@ print(json.dumps({"rows": _kernel.ROWS, "found": found}))
 """
 
 
-@pytest.mark.parametrize("version", ["avx512", "popcnt", "generic"])
+@pytest.mark.parametrize("version", ["avx512", "avx2", "popcnt", "generic"])
 def test_recorded_optima(version, tmp_path):
     if version not in compiled.row_versions():
         pytest.skip(f"the {version} version does not run on this processor")

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specfit_opt import CostModel, DraftTree, ExpertRouting, TreeSearch, evaluate, solve
-from specfit_opt.control.waste_prices import WastePrices
 from specfit_opt.expert_union import expert_union
 from specfit_opt.policies import Choice, Outcome, Policy, Ratio, SpecFitPolicy, make_policy
 
@@ -125,31 +124,6 @@ def test_predictions_of_the_waste_objective_are_at_full_prices(seed: int) -> Non
     full = evaluate(*drawn(view), choice.nodes)
     assert choice.predicted_time == pytest.approx(full.cycle_time)
     assert choice.expected_tokens == pytest.approx(full.expected_tokens)
-
-
-@given(seed=st.integers(0, 100_000))
-def test_waste_prices_follow_from_where_the_path_may_end(seed: int) -> None:
-    view = random_view(seed)
-    time = np.random.default_rng(seed).random((2, 6))
-    prices = WastePrices(time)
-    first = 0
-    while True:
-        new = slice(first, len(view.parent))
-        prices.extend(view.parent[new], view.path_prob[new], view.experts(first))
-        np.testing.assert_allclose(
-            prices.table(), time * (1.0 - met_probability(view)), atol=1e-12
-        )
-        first = len(view.parent)
-        if not view.grow(3, 30):
-            break
-
-
-def test_waste_prices_take_padding_for_nobody() -> None:
-    prices = WastePrices(np.ones((2, 3)))
-    prices.extend(np.array([-1]), np.ones(1), np.array([[[-1, 2], [0, -1]]], dtype=np.int32))
-    assert prices.table().tolist() == [[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]]
-    prices.extend(np.array([0]), np.array([0.5]), np.array([[[2, 1], [-1, -1]]], dtype=np.int32))
-    assert prices.table().tolist() == [[1.0, 0.5, 0.0], [0.0, 1.0, 1.0]]
 
 
 LEVELS = [
