@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,7 +57,7 @@ class Foresight:
         gains = [layer.get_submodule(family.norm_module).weight.float() for layer in layers]
         self._scales = [gains[0]] + [
             torch.where(before.abs() > 1e-6, after / before, 0.0)
-            for before, after in zip(gains, gains[1:], strict=False)
+            for before, after in pairwise(gains)
         ]
         self._fitted: list[tuple[Tensor, Tensor | None]] = []
         for layer in range(len(layers)):
