@@ -134,7 +134,7 @@ def bandwidth_for(load: Any, wait: float, prompts: Sequence[Any], new_tokens: in
     from specfit_runtime import SpecFit, offload_of
 
     bandwidth = 1e9
-    for _ in range(4):
+    for _ in range(3):
         model = load(link_bandwidth=bandwidth)
         spec = SpecFit(None, policy="ar", prefetch=False)
         for prompt in prompts:

@@ -1,19 +1,20 @@
-"""The states that a pass has at hand, and the router that they are shown to early."""
+"""The states that a pass has at hand, and what a router makes of them early."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .router import Router
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..offload import Offload
 
 
@@ -27,60 +28,97 @@ class Foresight:
     offload : Offload
         The model's.
 
+    Attributes
+    ----------
+    routers : list of Router
+        One per MoE layer.
+
     Notes
     -----
     The states at hand are what the experts of a layer read: those after its attention, under its
     norm. All families' norms scale each state to its root mean square and then each channel by a
     weight, so the next layer's norm of them is another scale for each channel. The first layer with
-    experts has none before it; it is shown what enters the layer.
+    experts has none before it; it is shown what enters the layer. Scale, router and what was fitted
+    are one matrix for each layer, of the router's size.
     """
 
     def __init__(self, model: Any, offload: Offload) -> None:
         config = model.config.get_text_config(decoder=True)
         family = offload.family
-        self._offload = offload
         layers = [model.model.layers[i] for i in family.moe_layers(config)]
         groups = family.groups(config)
+        self._offload = offload
+        self._entry = layers[0]
+        self._epsilon = float(config.rms_norm_eps)
         self.routers = [
             Router(layer.get_submodule(family.router_module), offload.top_k, groups)
             for layer in layers
         ]
-        self._norms = [layer.get_submodule(family.norm_module) for layer in layers]
-        self._entry = layers[0]
-        weights = [norm.weight.float() for norm in self._norms]
-        self._scales = [
-            torch.where(before.abs() > 1e-6, after / before, 0.0).to(norm.weight.dtype)
-            for before, after, norm in zip(weights, weights[1:], self._norms, strict=False)
+        gains = [layer.get_submodule(family.norm_module).weight.float() for layer in layers]
+        self._scales = [gains[0]] + [
+            torch.where(before.abs() > 1e-6, after / before, 0.0)
+            for before, after in pairwise(gains)
         ]
+        self._fitted: list[tuple[Tensor, Tensor | None]] = []
+        for layer in range(len(layers)):
+            weight, bias = self._scaled(layer)
+            kept = self._kept(layer, weight)
+            self._fitted.append((kept, None if bias is None else bias.to(kept.dtype)))
 
-    def next_logits(self, layer: int, states: Tensor) -> Tensor | None:
-        """Return what the router after ``layer`` makes of what the experts of ``layer`` read.
+    def logits(self, layer: int, states: Tensor, *, fitted: bool = True) -> Tensor:
+        """Return what a layer's router should make of the states that will have come from these.
 
         Parameters
         ----------
         layer : int
             Counted over the MoE layers.
         states : Tensor, shape (T, H)
+            What the experts of the layer before read; for layer 0 what enters it.
+        fitted : bool
+            False: what it makes of them as they are, which maps learn from.
 
         Returns
         -------
-        Tensor of float32, shape (T, E), or None
-            None after the last layer.
+        Tensor of float32, shape (T, E)
         """
-        if layer == len(self._scales):
-            return None
-        return self.routers[layer + 1].logits(states * self._scales[layer])
+        weight, bias = self._fitted[layer] if fitted else self._scaled(layer)
+        if layer:
+            return torch.nn.functional.linear(states.to(weight.dtype), weight, bias).float()
+        states = states.float()
+        size = torch.rsqrt(states.square().mean(dim=1, keepdim=True) + self._epsilon)
+        logits = torch.nn.functional.linear(states, weight) * size
+        return logits if bias is None else logits + bias
+
+    def fit(
+        self, layer: int, matrix: NDArray[np.float32], offset: NDArray[np.float32]
+    ) -> None:
+        """Take a map from the logits of early states to those that the router gives."""
+        weight, bias = self._scaled(layer)
+        change = torch.from_numpy(matrix.T.copy()).to(weight.device)
+        shift = torch.from_numpy(offset).to(weight.device)
+        if bias is not None:
+            shift = shift + change @ bias.float()
+        fitted = self._kept(layer, change @ weight.float())
+        self._fitted[layer] = fitted, shift.to(fitted.dtype)
+
+    def _scaled(self, layer: int) -> tuple[Tensor, Tensor | None]:
+        router = self.routers[layer]
+        weight = router.weight.float() * self._scales[layer]
+        return weight, None if router.bias is None else router.bias.float()
+
+    def _kept(self, layer: int, weight: Tensor) -> Tensor:
+        # What enters the first layer is not under a norm yet, and may be large.
+        return weight if not layer else weight.to(self._offload.dtype)
 
     @contextmanager
     def entry(self, see: Callable[[Tensor], None]) -> Iterator[None]:
-        """Call ``see`` with the first router's logits of what enters its layer, shape (T, E)."""
+        """Call ``see`` with what enters the first layer with experts, shape (T, H)."""
 
         def hook(module: Any, args: Any, kwargs: Any) -> None:
             if self._offload.prefetcher is None:
                 return  # another thread's pass
             states = args[0] if args else kwargs["hidden_states"]
-            normed = self._norms[0](states)
-            see(self.routers[0].logits(normed.reshape(-1, normed.shape[-1])))
+            see(states.view(-1, states.shape[-1]))
 
         handle = self._entry.register_forward_pre_hook(hook, with_kwargs=True)
         try:

@@ -21,7 +21,7 @@ _REST, _LONGEST_REST = 64, 1024
 
 
 class Judgement:
-    """Learns what early fetches hide and cost, per layer, and decides.
+    r"""Learns what early fetches hide and cost, per layer, and decides.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Judgement:
     -----
     Of a layer's early fetches the i-th begins when those before it are over. It hides what of its
     transfer fits into the time from when the link became free to when the layer asks: with that
-    time :math:`w` and a transfer of :math:`d`, :math:`h_i = \\min(d, \\max(0, w - (i - 1) d))`. A
+    time :math:`w` and a transfer of :math:`d`, :math:`h_i = \min(d, \max(0, w - (i - 1) d))`. A
     guess with the chance :math:`p` of use is fetched where :math:`p h_i > (1 - p) 3 d`.
     """
 

@@ -20,13 +20,12 @@ from .precision import Precision
 if TYPE_CHECKING:
     from ..offload import Offload
 
-#: Tokens of a pass that maps learn from; passes that they learn from in full at first, and one in
-#: so many later.
-_MOST_ROWS, _ALL_AT_FIRST, _ONE_IN = 256, 512, 8
-#: Passes between two decisions what is worth fetching.
-_DECIDE = 4
-#: What a pass is still worth one pass later, of a layer's mean margin.
-_KEEP = 15.0 / 16.0
+#: Tokens of a pass that maps learn from, at most.
+_MOST_ROWS = 256
+#: Passes that maps learn from at first; later it is one in so many.
+_ALL_AT_FIRST, _ONE_IN = 192, 4
+#: Passes whose guesses are looked at together, and then it is decided anew what is worth fetching.
+_TOGETHER = 8
 
 
 class Prefetcher:
@@ -48,28 +47,31 @@ class Prefetcher:
 
     Notes
     -----
-    Per layer and pass: the product of a router, one of shape (T, E) x (E, E), and a few steps over
-    E numbers; no passes over weights of experts, and on a CUDA device no further wait, since the
-    logits come to the host together with the routing.
+    Per layer and pass: a product of the router's size and a few steps over E numbers. On a CUDA
+    device the host waits no more often for it: the logits come together with the routing. A layer
+    that maps learn from takes two more such products.
     """
 
     def __init__(self, model: Any, offload: Offload) -> None:
         self._offload = offload
         self._foresight = Foresight(model, offload)
-        shape = offload.n_layers, offload.n_experts
-        self.maps = [LogitMap(offload.n_experts) for _ in range(shape[0])]
-        self.precision = Precision(shape[0])
-        self.judgement = Judgement(shape[0])
+        n_layers, n_experts = offload.n_layers, offload.n_experts
+        self.maps = [LogitMap(n_experts) for _ in range(n_layers)]
+        self.precision = Precision(n_layers)
+        self.judgement = Judgement(n_layers)
         self._cuda = offload.device.type == "cuda"
-        self._scale = np.zeros(shape[0])
-        self._margins = np.full(shape, -1.0, dtype=np.float32)
-        self._missing = np.zeros(shape, dtype=np.bool_)
-        self._early: list[NDArray[np.float32] | None] = [None] * shape[0]
-        self._true: list[NDArray[np.float32] | None] = [None] * shape[0]
+        # What makes the mean margin of chosen experts 1.
+        self._unit = np.ones(n_layers, dtype=np.float32)
+        shape = _TOGETHER, n_layers, n_experts
+        self._margins = np.empty(shape, dtype=np.float32)
+        self._missing, self._used = np.empty(shape, np.bool_), np.empty(shape, np.bool_)
+        self._at = 0
+        self._early: list[NDArray[np.float32] | None] = [None] * n_layers
+        self._true: list[NDArray[np.float32] | None] = [None] * n_layers
         self._free_at = 0.0
         self._guessed_for = -1
         self._fetches = self._learns = False
-        self._passes = self._rows = 0
+        self._passes = 0
         self._asked = self._hidden = 0.0
 
     # ---- around a pass
@@ -83,7 +85,7 @@ class Prefetcher:
         fetch : bool
             False: only learn, as in the passes over a prompt, which use nearly all experts.
         """
-        self._passes += 1
+        self._fetches = False
         if fetch and not self.judgement.pays:
             self.judgement.tick()
             yield
@@ -98,11 +100,13 @@ class Prefetcher:
 
     def _begin(self, fetch: bool) -> None:
         self._fetches = fetch
-        self._learns = not fetch or self._rows < _ALL_AT_FIRST or self._passes % _ONE_IN == 0
-        self._margins[:] = -1.0
+        self._passes += fetch
+        self._learns = (
+            not fetch or self._passes <= _ALL_AT_FIRST or self._passes % _ONE_IN == 0
+        )
+        self._margins[self._at] = -1.0
         self._early[:] = self._true[:] = [None] * len(self._early)
-        self._asked = 0.0
-        self._guessed_for = -1
+        self._asked, self._guessed_for = 0.0, -1
         self._hidden = self._offload.cache.counters().hidden_seconds
 
     def learn(self, used: NDArray[np.bool_] | None = None) -> None:
@@ -114,26 +118,40 @@ class Prefetcher:
             The experts that it used. None: of a prompt.
         """
         begin = perf_counter()
-        for early, true, learned in zip(self._early, self._true, self.maps, strict=True):
-            if early is not None and true is not None and len(early) == len(true):
-                learned.learn(early[-_MOST_ROWS:], true[-_MOST_ROWS:])
         if self._learns:
-            self._rows += 1 if used is not None else 0
+            self._learn_maps()
         if used is None or not self._fetches:
             return
-        guessed = self._missing & (self._margins >= 0.0)
-        layers, experts = np.nonzero(guessed)
-        if len(layers):
-            self.precision.learn(
-                layers, self._margins[layers, experts], used[layers, experts]
-            )
-        cache = self._offload.cache
-        if self._passes % _DECIDE == 0:
-            transfer = np.array([cache.transfer_seconds(i) for i in range(len(used))])
-            self.judgement.update(self.precision.chances(), transfer)
-        hidden = cache.counters().hidden_seconds - self._hidden
         self._fetches = False
+        self._used[self._at] = used
+        self._at += 1
+        if self._at == _TOGETHER:
+            self._at = 0
+            self._learn_precision()
+        hidden = self._offload.cache.counters().hidden_seconds - self._hidden
         self.judgement.note_pass(hidden, self._asked + perf_counter() - begin)
+
+    def _learn_maps(self) -> None:
+        for layer, (early, true) in enumerate(zip(self._early, self._true, strict=True)):
+            if early is None or true is None or len(early) != len(true):
+                continue
+            learned = self.maps[layer]
+            if learned.learn(early[-_MOST_ROWS:], true[-_MOST_ROWS:]):
+                self._foresight.fit(layer, learned.matrix, learned.offset)
+
+    def _learn_precision(self) -> None:
+        guessed = self._margins > 0.0
+        chosen = np.where(guessed, self._margins, 0.0).sum(axis=(0, 2))
+        mean = chosen / np.maximum(guessed.sum(axis=(0, 2)), 1)
+        passes, layers, experts = np.nonzero(guessed & self._missing)
+        self.precision.learn(
+            layers, self._margins[passes, layers, experts], self._used[passes, layers, experts]
+        )
+        # Halfway: the mean margin of eight passes varies.
+        self._unit /= np.sqrt(np.where(mean > 0.0, mean, 1.0)).astype(np.float32)
+        cache = self._offload.cache
+        transfer = [cache.transfer_seconds(layer) for layer in range(len(self.maps))]
+        self.judgement.update(self.precision.chances(), np.array(transfer))
 
     # ---- within a pass
 
@@ -158,17 +176,17 @@ class Prefetcher:
                 self._true[layer] = self._foresight.routers[layer].logits(states).numpy()
             return routing
         parts = [routing.float()]  # exact: there are less than 2**24 experts
-        ahead = self._foresight.next_logits(layer, states)
-        if ahead is not None:
-            parts.append(ahead)
-        if self._learns:
+        following, learns = layer + 1, self._learns
+        if following < len(self.maps):
+            parts.append(self._foresight.logits(following, states, fitted=not learns))
+        if learns:
             parts.append(self._foresight.routers[layer].logits(states))
         host = torch.cat(parts, dim=1).cpu()
         top_k, n_experts = routing.shape[1], self._offload.n_experts
-        if self._learns:
+        if learns:
             self._true[layer] = host[:, -n_experts:].numpy()
-        if ahead is not None:
-            self._early[layer + 1] = host[:, top_k : top_k + n_experts].numpy()
+        if following < len(self.maps):
+            self._early[following] = host[:, top_k : top_k + n_experts].numpy()
         return host[:, :top_k].to(routing.dtype)
 
     def meanwhile(self, layer: int, states: Tensor, coming: int) -> None:
@@ -181,58 +199,52 @@ class Prefetcher:
         coming : int
             How many of its own experts still have to come.
         """
-        begin = perf_counter()
         following = layer + 1
         if following == len(self.maps):
             return
-        if self._cuda:
-            early = self._early[following]
-        else:
-            logits = self._foresight.next_logits(layer, states)
-            early = self._early[following] = None if logits is None else logits.numpy()
-        if early is not None:
-            self._guess(following, early)
-        end = perf_counter()
+        begin = perf_counter()
+        self._look(following, states)
         if not coming:  # else this was done while waiting
-            self._asked += end - begin
+            self._asked += perf_counter() - begin
         # Until then the link serves the layer itself.
         self._free_at = begin + coming * self._offload.cache.transfer_seconds(layer)
 
-    def _enter(self, logits: Tensor) -> None:
-        begin = perf_counter()
-        self._early[0] = logits.numpy()
-        self._guess(0, self._early[0])
+    def _enter(self, states: Tensor) -> None:
+        self._free_at = begin = perf_counter()
+        self._look(0, states)
         self._asked += perf_counter() - begin
-        self._free_at = begin
 
-    def _guess(self, layer: int, early: NDArray[np.float32]) -> None:
-        """Compare what probably comes with what is there, and fetch what is worth it."""
-        if not self._fetches:
+    def _look(self, layer: int, states: Tensor) -> None:
+        learns = self._learns
+        if not (learns or self._fetches):
             return
-        margins = self._foresight.routers[layer].margins(self.maps[layer](early))
+        early = self._early[layer]
+        if early is None:
+            early = self._foresight.logits(layer, states, fitted=not learns).numpy()
+            self._early[layer] = early
+        if self._fetches:
+            self._guess(layer, self.maps[layer](early) if learns else early)
+
+    def _guess(self, layer: int, logits: NDArray[np.float32]) -> None:
+        """Compare what probably comes with what is there, and fetch what is worth it."""
+        margins = self._foresight.routers[layer].margins(logits)
         # A pass over several nodes uses an expert that any of them uses.
         best = margins[0] if len(margins) == 1 else margins.max(axis=0)
-        scale = self._scale_of(layer, best)
-        best = np.multiply(best, scale, out=self._margins[layer])
+        best = np.multiply(best, self._unit[layer], out=self._margins[self._at, layer])
         cache = self._offload.cache
-        missing = np.logical_not(cache.resident[layer], out=self._missing[layer])
+        resident = cache.resident[layer]
+        np.logical_not(resident, out=self._missing[self._at, layer])
         self._guessed_for = layer
         limits = self.judgement.limits(layer)
         if not limits:
             return
-        worth = np.flatnonzero(missing & (best >= min(limits)))
-        if not len(worth):
+        likely = np.flatnonzero(best > limits[0]).tolist()
+        worth = [(float(best[e]), e) for e in likely if not resident[e]]
+        if not worth:
             return
-        order = worth[np.argsort(-best[worth], kind="stable")]
-        chosen = [e for e, least in zip(order.tolist(), limits, strict=False) if best[e] >= least]
-        if chosen:
-            cache.prefetch(layer, chosen, np.flatnonzero(best >= 0.0).tolist())
-
-    def _scale_of(self, layer: int, margins: NDArray[np.float32]) -> float:
-        """Return what makes the mean margin of chosen experts 1, over the last passes."""
-        chosen = margins[margins > 0.0]
-        if len(chosen):
-            mean = float(chosen.mean())
-            known = self._scale[layer]
-            self._scale[layer] = mean if known == 0.0 else known + (mean - known) * (1.0 - _KEEP)
-        return 1.0 / self._scale[layer] if self._scale[layer] else 0.0
+        worth.sort(reverse=True)
+        chosen = [
+            expert for (margin, expert), least in zip(worth, limits, strict=False)
+            if margin > least
+        ]
+        cache.prefetch(layer, chosen, np.flatnonzero(best > 0.0).tolist())

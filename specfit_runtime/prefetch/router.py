@@ -21,6 +21,12 @@ class Router:
     groups : tuple of int
         See `ExpertFamily.groups`.
 
+    Attributes
+    ----------
+    weight : Tensor, shape (E, H)
+        The gate's.
+    bias : Tensor or None, shape (E,)
+
     Notes
     -----
     All stock routers choose the k largest of the logits or of what grows with them, but for those
@@ -29,21 +35,16 @@ class Router:
     """
 
     def __init__(self, gate: Any, top_k: int, groups: tuple[int, int]) -> None:
-        self._weight: Tensor = gate.weight
-        self._bias: Tensor | None = getattr(gate, "bias", None)
+        self.weight: Tensor = gate.weight
+        self.bias: Tensor | None = getattr(gate, "bias", None)
         correction = getattr(gate, "e_score_correction_bias", None)
         self._correction = None if correction is None else correction.float().cpu().numpy()
         self._top_k, self._groups = top_k, groups
 
-    @property
-    def n_experts(self) -> int:
-        """Experts of the layer."""
-        return int(self._weight.shape[0])
-
     def logits(self, states: Tensor) -> Tensor:
         """Return the logits, float32 of shape (T, E), of normalised states, shape (T, H)."""
-        states = states.to(self._weight.dtype)
-        return torch.nn.functional.linear(states, self._weight, self._bias).float()
+        states = states.to(self.weight.dtype)
+        return torch.nn.functional.linear(states, self.weight, self.bias).float()
 
     def margins(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return how far each expert is from being left out, shape (T, E).

@@ -101,9 +101,10 @@ def test_guesses_are_compared_with_what_is_used(tmp_path) -> None:
             np.put_along_axis(rows, record.experts()[:, layer].astype(np.int64), 1.0, axis=1)
             truth[layer] = rows
         used = np.stack([truth[i].any(axis=0) for i in range(offload.n_layers)])
-        with prefetcher.watching(fetch=True):
-            model(tiny_prompt(4))
-        prefetcher.learn(used)
+        for _ in range(8):  # so many are looked at together
+            with prefetcher.watching(fetch=True):
+                model(tiny_prompt(4))
+            prefetcher.learn(used)
         assert prefetcher.precision._seen.sum() > 0
         assert (prefetcher.precision._right == prefetcher.precision._seen).all()
 
@@ -116,5 +117,5 @@ def test_maps_learn_from_the_prompt(tmp_path) -> None:
         with prefetcher.watching(fetch=False):
             model(tiny_prompt(60))
         prefetcher.learn()
-        assert all(learned.fitted for learned in prefetcher.maps)
+        assert all(learned.offset.any() for learned in prefetcher.maps)
         assert offload.cache.counters().prefetched == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 import torch
 from tiny_models import tiny_checkpoint, tiny_prompt
@@ -61,8 +62,9 @@ def test_all_parts_come_back_as_they_were(decode, tmp_path) -> None:
     assert again.policy == kept.policy
     for name, value in kept.costs.items():
         assert again.costs[name] == pytest.approx(value), name
+    # The most used experts of a token, in whichever order.
     table, same = (
-        dict(zip(tokens.tolist(), experts.tolist(), strict=True))
+        dict(zip(tokens.tolist(), np.sort(experts).tolist(), strict=True))
         for tokens, experts in (kept.routing, again.routing)
     )
     assert table == same

@@ -221,6 +221,81 @@ def test_the_store_behind_it_is_told_everything(
     assert (store.drained, store.closed) == (1, 1)
 
 
+@pytest.fixture
+def early(link: EmulatedLink) -> Callable[[int], Ticket]:
+    return lambda layer: link.fetch(layer, 0, torch.empty(0), early=True)
+
+
+def test_an_early_fetch_begins_when_the_link_is_free(
+    fetch: Callable[[int], Ticket], early: Callable[[int], Ticket], clock: Clock, store: FakeStore
+) -> None:
+    fetch(0)  # until 101
+    ahead = early(1)
+    assert len(store.events) == 1
+    clock.time = 103.5
+    assert not ahead.done()  # it began at 101, though nobody looked
+    assert len(store.events) == 2
+    clock.time = 104.0
+    assert ahead.done()
+
+
+def test_what_is_needed_goes_before_early_fetches_that_have_not_begun(
+    fetch: Callable[[int], Ticket], early: Callable[[int], Ticket], clock: Clock
+) -> None:
+    under_way, waiting = early(0), early(0)  # the first until 101
+    needed = fetch(1)
+    needed.wait()
+    assert clock.time == pytest.approx(104.0, abs=2e-6)
+    assert under_way.done()
+    assert not waiting.done()
+    waiting.wait()
+    assert clock.time == pytest.approx(105.0, abs=2e-6)
+
+
+def test_an_early_fetch_that_is_promoted_goes_before_the_others(
+    early: Callable[[int], Ticket], clock: Clock
+) -> None:
+    _, second, third = early(0), early(1), early(0)
+    third.promote()
+    third.wait()
+    assert clock.time == pytest.approx(102.0, abs=2e-6)
+    assert not second.done()
+
+
+def test_an_early_fetch_can_be_given_up_until_it_begins(
+    early: Callable[[int], Ticket], clock: Clock, store: FakeStore, link: EmulatedLink
+) -> None:
+    begun, waiting = early(0), early(1)
+    assert not begun.cancel()
+    assert waiting.cancel()
+    assert not waiting.cancel()
+    assert waiting.done()
+    with pytest.raises(StoreError, match="given up"):
+        waiting.wait()
+    clock.time = 200.0
+    assert begun.done()
+    assert len(store.events) == 1
+    assert link.counters().seconds == 1.0
+
+
+def test_draining_begins_what_waits(
+    early: Callable[[int], Ticket], link: EmulatedLink, store: FakeStore
+) -> None:
+    early(0), early(0)
+    link.drain()
+    assert len(store.events) == 2
+
+
+def test_closing_fails_what_has_not_begun(
+    early: Callable[[int], Ticket], link: EmulatedLink
+) -> None:
+    early(0)
+    waiting = early(0)
+    link.close()
+    with pytest.raises(StoreError, match="closed before the fetch began"):
+        waiting.wait()
+
+
 @pytest.mark.parametrize("bandwidth", [0.0, -1.0, float("nan"), float("inf"), "25", None, True])
 def test_a_bandwidth_that_is_none_is_refused(store: FakeStore, bandwidth: object) -> None:
     with pytest.raises(InvalidInputError, match="link_bandwidth must be a finite number of bytes"):
