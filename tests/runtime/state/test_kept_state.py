@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 import torch
 from tiny_models import tiny_checkpoint, tiny_prompt
@@ -62,7 +63,8 @@ def test_all_parts_come_back_as_they_were(decode, tmp_path) -> None:
     for name, value in kept.costs.items():
         assert again.costs[name] == pytest.approx(value), name
     table, same = (
-        dict(zip(tokens.tolist(), experts.tolist(), strict=True))
+        # Experts that a token used as often as one another may have changed places.
+        dict(zip(tokens.tolist(), np.sort(experts, axis=2).tolist(), strict=True))
         for tokens, experts in (kept.routing, again.routing)
     )
     assert table == same
