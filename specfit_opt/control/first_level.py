@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 #: What a level that is drafted against the rule may take of the passes since the last one; half as
 #: much with each, but no less than after so many.
 _SHARE, _MOST_TRIES = 0.01, 10
-#: Cycles in a row from whose drafts nothing was verified that count as a no.
-_IN_VAIN = 8
 
 #: What `FirstLevel.to_state` gives.
 FIRST_LEVEL_STATE = Record({"tries": Whole(0, _MOST_TRIES)})
@@ -32,12 +30,11 @@ class FirstLevel:
     Acceptance and the time of a level are seen by drafting alone, so a no would stand forever,
     whatever it rests on. Therefore a level is drafted all the same once it takes no more than one
     hundredth of the passes since the last one; the share is halved with each such try until
-    drafting is expected to pay. Where drafts come to nothing eight times in a row, because no node
-    is worth its pass, that is a no too, until something is verified again.
+    drafting is expected to pay.
     """
 
     def __init__(self) -> None:
-        self._tries = self._in_vain = 0
+        self._tries = 0
         self._refusals = 0
 
     def wanted(self, view: DraftView, cost: CostModel) -> bool:
@@ -47,8 +44,7 @@ class FirstLevel:
         acceptance, level_time = view.acceptance, view.level_time
         alone = cost.fixed_time + node_time_at(cost, 1)
         both = cost.fixed_time + node_time_at(cost, 2) + level_time
-        pays = (1.0 + acceptance[min(1, len(acceptance) - 1)]) * alone > both
-        if pays and self._in_vain < _IN_VAIN:
+        if (1.0 + acceptance[min(1, len(acceptance) - 1)]) * alone > both:
             self._tries = self._refusals = 0
             return True
         self._refusals += 1
@@ -56,10 +52,6 @@ class FirstLevel:
             return False
         self._tries, self._refusals = min(self._tries + 1, _MOST_TRIES), 0
         return True
-
-    def learn(self, verified: bool) -> None:
-        """Take note whether anything of a cycle's draft was verified."""
-        self._in_vain = 0 if verified else self._in_vain + 1
 
     def to_state(self) -> dict[str, int]:
         """Return what a later decode of the same model, drafter and machine may begin with."""

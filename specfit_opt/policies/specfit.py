@@ -164,7 +164,6 @@ class SpecFitPolicy(Policy):
         search = self._search
         if search is None or not outcome.levels:
             return
-        self._first_level.learn(len(outcome.choice.nodes) > 1)
         if len(outcome.choice.nodes) == 1:
             self.bias.fade()
             return

@@ -40,16 +40,6 @@ def test_a_yes_ends_the_halving() -> None:
     assert tries(rule, 10) == [4]
 
 
-def test_drafts_that_come_to_nothing_are_a_no() -> None:
-    rule = FirstLevel()
-    for _ in range(8):
-        assert wanted(rule, 0.9)
-        rule.learn(verified=False)
-    assert [i for i in range(20) if wanted(rule, 0.9)] == [4, 14]
-    rule.learn(verified=True)
-    assert wanted(rule, 0.9)
-
-
 def test_what_was_tried_is_kept() -> None:
     rule, later = FirstLevel(), FirstLevel()
     assert len(tries(rule, 40)) == 3
