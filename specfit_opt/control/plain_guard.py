@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -116,7 +117,7 @@ class PlainGuard:
         if min(len(drafted), len(plain)) < 4 or not plain.value:
             return 0.0
         difference = drafted.value / plain.value - 1.0
-        doubt = _DOUBT * (drafted.error**2 + plain.error**2) ** 0.5 / plain.value
+        doubt = _DOUBT * math.hypot(drafted.error, plain.error) / plain.value
         return float(np.sign(difference)) * max(abs(difference) - doubt, 0.0)
 
     def look(self, view: DraftView) -> None:

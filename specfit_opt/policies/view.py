@@ -217,7 +217,8 @@ class DraftView:
         if self._state.load_time is not None:
             return self._state.load_time
         n_layers, n_experts = self.resident.shape
-        return self.cost_model.expert_table(n_layers, n_experts).mean(axis=1)
+        time: NDArray[np.float64] = self.cost_model.expert_table(n_layers, n_experts).mean(axis=1)
+        return time
 
     @property
     def draft_time(self) -> float:

@@ -165,6 +165,7 @@ def _kept_memory() -> Any:
 
     from specfit_opt.control.acceptance_calibration import AcceptanceCalibrator
     from specfit_opt.control.correction import OnlineCorrection
+    from specfit_opt.control.load_repayment import LoadRepayment
     from specfit_opt.policies import SpecFitPolicy
     from specfit_runtime.decode.memory import DecodeMemory
     from specfit_runtime.predictors import make_predictor
@@ -175,8 +176,6 @@ def _kept_memory() -> Any:
     predictor.start(n_layers, 6, 2)
     predictor.observe([5, 7], np.ones((2, n_layers, 2), dtype=np.int32))
     policy = SpecFitPolicy()
-    from specfit_opt.control.load_repayment import LoadRepayment
-
     policy.repayment = LoadRepayment(n_layers, 6)
     calibrator = AcceptanceCalibrator()
     calibrator.observe([-1, 0], [1, 2], [1.0, 0.5], [0, 1], [2, 3])

@@ -62,9 +62,9 @@ def test_all_parts_come_back_as_they_were(decode, tmp_path) -> None:
     assert again.policy == kept.policy
     for name, value in kept.costs.items():
         assert again.costs[name] == pytest.approx(value), name
-    # The most used experts of a token, in whichever order.
     table, same = (
-        dict(zip(tokens.tolist(), np.sort(experts).tolist(), strict=True))
+        # Experts that a token used as often as one another may have changed places.
+        dict(zip(tokens.tolist(), np.sort(experts, axis=2).tolist(), strict=True))
         for tokens, experts in (kept.routing, again.routing)
     )
     assert table == same
