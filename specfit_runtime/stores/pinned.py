@@ -46,9 +46,9 @@ class PinnedStore(SlabStore):
     A fetch only enqueues a copy, on a stream of its own; the device's copy engine does it while the
     device computes. An early one is enqueued when the copies before it are over, so that what is
     needed later need not queue behind it. `seconds` is the device's own measure, of the copies that
-    have ended. The memory is mapped and then registered with CUDA, which takes whole pages and no more; see
-    :func:`._cuda.lock_pages`. Slabs that were made elsewhere are locked where they are until the
-    store is closed; no two of them may share a page, and they may be filled later.
+    have ended. The memory is mapped and then registered with CUDA, which takes whole pages and no
+    more; see :func:`._cuda.lock_pages`. Slabs that were made elsewhere are locked where they are
+    until the store is closed; no two of them may share a page, and they may be filled later.
     """
 
     name = "pinned"

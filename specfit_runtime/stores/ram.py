@@ -39,8 +39,8 @@ class RamStore(SlabStore):
     Notes
     -----
     Records of up to 256 KiB are copied during the call of :meth:`fetch`, early or not. Larger
-    ones are copied by a thread, which releases the interpreter's lock meanwhile. CUDA copies memory that is not
-    page-locked slowly: the store for CUDA is "pinned".
+    ones are copied by a thread, which releases the interpreter's lock meanwhile. CUDA copies memory
+    that is not page-locked slowly: the store for CUDA is "pinned".
     """
 
     name = "ram"
