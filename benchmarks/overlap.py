@@ -215,7 +215,6 @@ def write_random_model(folder: Path) -> Path:
         num_hidden_layers=LAYERS,
         num_attention_heads=32,
         num_key_value_heads=4,
-        head_dim=128,
         num_experts=experts,
         num_experts_per_tok=8,
         norm_topk_prob=True,
@@ -224,6 +223,7 @@ def write_random_model(folder: Path) -> Path:
         eos_token_id=None,
         bos_token_id=None,
     )
+    config.head_dim = 128
     config.architectures = ["Qwen3MoeForCausalLM"]
     config.save_pretrained(folder)
     generator = torch.Generator().manual_seed(1)

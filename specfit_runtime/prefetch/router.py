@@ -51,15 +51,18 @@ class Router:
 
         Its score less that of the best expert that is not chosen; positive for the k chosen ones.
         """
-        scores = logits if self._correction is None else self._corrected(logits)
+        correction = self._correction
+        scores = logits if correction is None else self._corrected(logits, correction)
         kth = scores.shape[1] - self._top_k - 1
         if kth < 0:  # every token uses all experts
             return np.ones_like(scores)
         left_out: NDArray[np.float32] = np.partition(scores, kth, axis=1)[:, kth, None]
         return scores - left_out
 
-    def _corrected(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        scores: NDArray[np.float32] = 1.0 / (1.0 + np.exp(-logits)) + self._correction
+    def _corrected(
+        self, logits: NDArray[np.float32], correction: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        scores = 1.0 / (1.0 + np.exp(-logits)) + correction
         n_groups, used = self._groups
         if used == n_groups:
             return scores

@@ -61,22 +61,30 @@ class CacheHistory(RuleBasedStateMachine):
         self.wasted[layer] += len(gone & self.unused[layer])
         self.unused[layer] -= gone
 
+    def settle(self, layer: int, used: list[int]) -> None:
+        """Follow what a use does with early experts."""
+        found = self.unused[layer] & set(used)
+        self.prefetch_hits += len(found)
+        self.wasted[layer] += len(self.unused[layer] - found)
+        self.unused[layer].clear()
+
     def note_start(self, layer: int, used: list[int], demand: list[int]) -> None:
         """Follow what a use does before its first batch; called with the residents of before."""
         before, self.streamed = self.before, []
         missing = [e for e in used if e not in before]
         self.hits += len(used) - len(missing)
-        found = self.unused[layer] & set(used)
-        self.prefetch_hits += len(found)
-        self.wasted[layer] += len(self.unused[layer] - found)
-        self.unused[layer].clear()
+        self.settle(layer, used)
         after = self.residents(layer)
         gone, came = before - after, after - before
         assert not gone & set(used)
         assert came <= set(missing)
         # No slot stays free that a missing expert could have had.
-        assert len(after) == min(len(before) + len(missing), self.slots[layer])
-        self.note_evicted(layer, gone)
+        lost = gone & self.failed
+        if not lost:
+            assert len(after) == min(len(before) + len(missing), self.slots[layer])
+        # What failed and was not used may have been evicted or dropped: both are right.
+        self.note_evicted(layer, gone - lost)
+        self.evictions = self.cache.counters().evictions if lost else self.evictions
         self.streamed = [e for e in missing if e not in came]
         self.bypassed += len(self.streamed)
         self.scratch_rounds += -(-len(self.streamed) // self.scratch)
@@ -98,6 +106,7 @@ class CacheHistory(RuleBasedStateMachine):
         self.before = self.residents(layer)
         entries = self.cache._slots.layers[layer].entries
         self.flying = {e for e, entry in entries.items() if entry.ticket is not None}
+        self.failed = {e for e in self.flying if entries[e].ticket.failed}
         seen: list[int] = []
         lost: list[int] = []
         batches = self.cache.use(layer, used, demand)
@@ -113,6 +122,8 @@ class CacheHistory(RuleBasedStateMachine):
                     ahead = None
                 if n + 1 == stop_after:
                     break
+            if not used:
+                self.settle(layer, used)
         except StoreError as error:
             lost = [e for e in used if str(error).startswith(f"layer {layer}, expert {e}:")]
             assert len(lost) == 1
