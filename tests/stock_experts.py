@@ -28,6 +28,7 @@ class FakeOffload:
     n_experts: int
     lock: Any = field(default_factory=RLock)
     recorded: list[tuple[int, NDArray[np.int32]]] = field(default_factory=list)
+    prefetcher: None = None
 
     def record_routing(self, layer: int, routing: NDArray[np.int32]) -> None:
         self.recorded.append((layer, routing))

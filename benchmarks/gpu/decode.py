@@ -284,8 +284,10 @@ class Lent(ExpertStore):
         expert: int,
         out: Tensor,
         after: torch.cuda.Event | None = None,
+        *,
+        early: bool = False,
     ) -> Ticket:
-        return self._store.fetch(layer, expert, out, after)
+        return self._store.fetch(layer, expert, out, after, early=early)
 
     def counters(self) -> StoreCounters:
         return self._store.counters()

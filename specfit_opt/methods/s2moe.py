@@ -71,12 +71,13 @@ def select(
     if new_expert_time is None:
         new_expert_time = float(expert_prices(instance).sum()) / routing.resident.size
     per_expert: float = SECONDS(new_expert_time, "option new_expert_time")
-    if step_time is None:
+    if step_time is not None:
+        step: float = SECONDS(step_time, "option step_time")
+    else:
         users = tree.n_nodes * routing.n_scenarios
         used = np.count_nonzero(routing.experts >= 0) / users
         one = cost.node_table(1)[1]
-        step_time = cost.fixed_time + (float(one) if one < np.inf else 0.0) + used * per_expert
-    step: float = SECONDS(step_time, "option step_time")
+        step = cost.fixed_time + (float(one) if one < np.inf else 0.0) + used * per_expert
     drafted: float = SECONDS(draft_time, "option draft_time")
 
     allowed = allowed_sizes(instance, max_nodes)

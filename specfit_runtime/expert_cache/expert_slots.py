@@ -278,7 +278,7 @@ class ExpertSlots:
             with self.changing:
                 for expert in missing:
                     self.bring(layer, expert)
-            for expert in missing if wait else ():
+            for expert in held if wait else ():
                 if not slots.entries[expert].arrived():
                     self.drop(layer, expert)
         self.rule = snapshot.rule
