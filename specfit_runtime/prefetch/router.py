@@ -62,7 +62,7 @@ class Router:
     def _corrected(
         self, logits: NDArray[np.float32], correction: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        scores: NDArray[np.float32] = 1.0 / (1.0 + np.exp(-logits)) + correction
+        scores = np.add(1.0 / (1.0 + np.exp(-logits)), correction, dtype=np.float32)
         n_groups, used = self._groups
         if used == n_groups:
             return scores
