@@ -62,7 +62,7 @@ class Router:
     def _corrected(
         self, logits: NDArray[np.float32], correction: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        scores = (1.0 / (1.0 + np.exp(-logits)) + correction).astype(np.float32, copy=False)
+        scores = np.add(1.0 / (1.0 + np.exp(-logits)), correction, dtype=np.float32)
         n_groups, used = self._groups
         if used == n_groups:
             return scores

@@ -25,6 +25,8 @@ def wander(cache: ExpertCache, rng: random.Random, passes: int) -> None:
         for layer in range(2):
             if rng.random() < 0.5:
                 cache.prefetch(layer, rng.sample(range(8), 2))
+                # Who is evicted depends on whether an expert that nobody uses has arrived.
+                cache._slots.store.drain()
             use_all(cache, layer, rng.sample(range(8), rng.randint(1, 6)))
 
 
