@@ -47,17 +47,17 @@ NO_TIME = PolicyTime(0.0, 0.0)
 #: By the name of a policy, up to its first hyphen. A fixed policy has no entry and pays nothing.
 POLICY_TIME: Mapping[str, PolicyTime] = MappingProxyType(
     {
-        "evict": PolicyTime(cycle=6.6e-4, level=1.9e-4),
-        "ecospec": PolicyTime(cycle=5.5e-4, level=4.2e-4),
-        "s2moe": PolicyTime(cycle=2.0e-4, level=4.2e-4),
-        "pool": PolicyTime(cycle=7.2e-4, level=2.0e-4),
-        "ratio": PolicyTime(cycle=4.9e-4, level=3.5e-4),
-        "specfit": PolicyTime(cycle=8.7e-4, level=1.5e-3),
+        "evict": PolicyTime(cycle=7.0e-4, level=1.8e-4),
+        "ecospec": PolicyTime(cycle=5.7e-4, level=4.2e-4),
+        "s2moe": PolicyTime(cycle=2.1e-4, level=3.5e-4),
+        "pool": PolicyTime(cycle=4.5e-4, level=1.3e-4),
+        "ratio": PolicyTime(cycle=4.4e-4, level=3.5e-4),
+        "specfit": PolicyTime(cycle=5.7e-4, level=5.5e-4),
     }
 )
 
 #: Seconds of predicting the routing of a level, by the predictor ``frequency``.
-PREDICTION_TIME = 1.5e-4
+PREDICTION_TIME = 7.1e-5
 
 #: Where these figures come from.
 SOURCE = (
