@@ -112,7 +112,12 @@ class Offload(OfOneModel, Closing):
 
     @contextmanager
     def prefetching(self, prefetcher: Prefetcher) -> Iterator[None]:
-        """Let a prefetcher see this thread's forward passes inside the block, and fetch early."""
+        """Let a prefetcher see this thread's forward passes inside the block, and fetch early.
+
+        Yields
+        ------
+        None
+        """
         self._pass.prefetcher = prefetcher
         try:
             yield

@@ -46,7 +46,7 @@ def make_policy(policy: str | Policy, **options: Any) -> Policy:
     policy : str or Policy
         ``"ar"``, ``"chain-K"`` (``"chain"`` is ``"chain-4"``), ``"eagle-N"`` (``"eagle"`` is
         ``"eagle-60"``), ``"evict"``, ``"ecospec"``, ``"s2moe"``, ``"pool-"`` and a method's name,
-        ``"ratio"`` (with a stop rule ``"ratio-certified"``, see :class:`Ratio`), ``"specfit"``, or
+        ``"ratio"`` (with a stop rule ``"ratio-certified"``, see ``Ratio``), ``"specfit"``, or
         what was registered. A Policy is returned as it is.
     **options
         Of the policy; see its class.
