@@ -85,7 +85,7 @@ class Prefetcher:
         fetch : bool
             False: only learn, as in the passes over a prompt, which use nearly all experts.
         """
-        self._fetches = False
+        self._fetches = self._learns = False
         if fetch and not self.judgement.pays:
             self.judgement.tick()
             yield

@@ -109,6 +109,21 @@ def test_guesses_are_compared_with_what_is_used(tmp_path) -> None:
         assert (prefetcher.precision._right == prefetcher.precision._seen).all()
 
 
+def test_maps_learn_nothing_from_a_pass_that_was_not_watched(tmp_path) -> None:
+    folder = tiny_checkpoint("qwen3_moe", tmp_path)
+    model = load_offloaded(folder, expert_cache=3, dtype="float32")
+    with offload_of(model) as offload, torch.no_grad():
+        prefetcher = Prefetcher(model, offload)
+        used = np.ones((offload.n_layers, offload.n_experts), dtype=np.bool_)
+        held = []
+        for prefetcher.judgement.pays in (True, False, False):
+            with prefetcher.watching(fetch=True):
+                model(tiny_prompt(4))
+            prefetcher.learn(used)
+            held.append([learned._held for learned in prefetcher.maps])
+        assert held == [[4] * offload.n_layers] * 3
+
+
 def test_maps_learn_from_the_prompt(tmp_path) -> None:
     folder = tiny_checkpoint("qwen3_moe", tmp_path)
     model = load_offloaded(folder, expert_cache=3, dtype="float32")
