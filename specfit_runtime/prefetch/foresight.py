@@ -48,6 +48,7 @@ class Foresight:
         layers = [model.model.layers[i] for i in family.moe_layers(config)]
         groups = family.groups(config)
         self._offload = offload
+        self._dtype = offload.dtype
         self._entry = layers[0]
         self._epsilon = float(config.rms_norm_eps)
         self.routers = [
@@ -60,10 +61,11 @@ class Foresight:
             for before, after in pairwise(gains)
         ]
         self._fitted: list[tuple[Tensor, Tensor | None]] = []
-        for layer in range(len(layers)):
-            weight, bias = self._scaled(layer)
-            kept = self._kept(layer, weight)
-            self._fitted.append((kept, None if bias is None else bias.to(kept.dtype)))
+        for router, scale in zip(self.routers, self._scales, strict=True):
+            weight = (router.weight.float() * scale).to(self._dtype)
+            self._fitted.append(
+                (weight, None if router.bias is None else router.bias.to(self._dtype))
+            )
 
     def logits(self, layer: int, states: Tensor, *, fitted: bool = True) -> Tensor:
         """Return what a layer's router should make of the states that will have come from these.
@@ -81,34 +83,26 @@ class Foresight:
         -------
         Tensor of float32, shape (T, E)
         """
-        weight, bias = self._fitted[layer] if fitted else self._scaled(layer)
-        if layer:
-            return torch.nn.functional.linear(states.to(weight.dtype), weight, bias).float()
-        states = states.float()
-        size = torch.rsqrt(states.square().mean(dim=1, keepdim=True) + self._epsilon)
-        logits = torch.nn.functional.linear(states, weight) * size
-        return logits if bias is None else logits + bias
+        if not layer:  # the others are under a norm
+            states = states.float()
+            size = states.square().mean(dim=1, keepdim=True) + self._epsilon
+            states = states * torch.rsqrt(size)
+        if not fitted:
+            return self.routers[layer].logits(states.float() * self._scales[layer])
+        weight, bias = self._fitted[layer]
+        return torch.nn.functional.linear(states.to(weight.dtype), weight, bias).float()
 
     def fit(
         self, layer: int, matrix: NDArray[np.float32], offset: NDArray[np.float32]
     ) -> None:
         """Take a map from the logits of early states to those that the router gives."""
-        weight, bias = self._scaled(layer)
-        change = torch.from_numpy(matrix.T.copy()).to(weight.device)
-        shift = torch.from_numpy(offset).to(weight.device)
-        if bias is not None:
-            shift = shift + change @ bias.float()
-        fitted = self._kept(layer, change @ weight.float())
-        self._fitted[layer] = fitted, shift.to(fitted.dtype)
-
-    def _scaled(self, layer: int) -> tuple[Tensor, Tensor | None]:
-        router = self.routers[layer]
-        weight = router.weight.float() * self._scales[layer]
-        return weight, None if router.bias is None else router.bias.float()
-
-    def _kept(self, layer: int, weight: Tensor) -> Tensor:
-        # What enters the first layer is not under a norm yet, and may be large.
-        return weight if not layer else weight.to(self._offload.dtype)
+        router, device = self.routers[layer], self._scales[layer].device
+        change = torch.from_numpy(matrix.T.copy()).to(device)
+        shift = torch.from_numpy(offset).to(device)
+        if router.bias is not None:
+            shift = shift + change @ router.bias.float()
+        fitted = change @ (router.weight.float() * self._scales[layer])
+        self._fitted[layer] = fitted.to(self._dtype), shift.to(self._dtype)
 
     @contextmanager
     def entry(self, see: Callable[[Tensor], None]) -> Iterator[None]:
