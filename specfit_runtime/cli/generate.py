@@ -15,6 +15,7 @@ from ..errors import InvalidInputError
 from ..predictors import PREDICTORS
 from .options import (
     add_drafter_option,
+    add_draw_options,
     add_model_options,
     check_output,
     load_model,
@@ -97,20 +98,16 @@ def _add_choice_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_drawing_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-state",
         action="store_true",
         help="begin without what was learned in earlier runs, and keep nothing; it is kept in "
         "$XDG_STATE_HOME/specfit, or ~/.local/state/specfit",
     )
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        default=0.0,
-        metavar="T",
-        help="draw tokens at this temperature (0: take the most probable one, the default)",
-    )
+
+
+def _add_drawing_options(parser: argparse.ArgumentParser) -> None:
+    add_draw_options(parser)
     parser.add_argument(
         "--top-k", type=int, metavar="K", help="draw among the K most probable tokens"
     )
@@ -122,9 +119,6 @@ def _add_drawing_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="X",
         help="above 1, tokens that were there become less probable; default: the checkpoint's",
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of the random numbers (0)"
     )
 
 

@@ -71,6 +71,20 @@ def add_drafter_option(parser: argparse._ActionsContainer, without: str) -> None
     )
 
 
+def add_draw_options(parser: argparse._ActionsContainer) -> None:
+    """Add whether tokens are drawn, and what the draws begin with."""
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.0,
+        metavar="T",
+        help="draw tokens at this temperature (0: take the most probable one, the default)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of the random numbers (0)"
+    )
+
+
 def named(args: argparse.Namespace, *, needs_drafter: bool) -> tuple[str, str | None]:
     """Return the model's folder or hub name and the drafter: those that are shipped by default.
 

@@ -11,6 +11,7 @@ from specfit_opt.cli.output import print_json, progress_bar
 from ..errors import InvalidInputError
 from .options import (
     add_drafter_option,
+    add_draw_options,
     add_model_options,
     check_output,
     load_model,
@@ -49,16 +50,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--width", type=int, default=4, metavar="N", help="nodes that a level expands (4)"
     )
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        default=0.0,
-        metavar="T",
-        help="draw tokens at this temperature (0: take the most probable one, the default)",
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of the random numbers (0)"
-    )
+    add_draw_options(parser)
     parser.add_argument(
         "--states",
         action="store_true",
