@@ -271,7 +271,7 @@ class SpecFit:
             return known, self._prefetcher
         if known is not None and self._predictor_name is not None:
             self._predictor = make_predictor(self._predictor_name)
-        policy = self._policy.fresh()
+        policy = self._policy
         drafter = self._drafter if policy.drafts else None
         self._bind(model, drafter)
         if self._profile is not None:

@@ -46,15 +46,11 @@ _Information: TypeAlias = tuple[float, float, float]
 #: Newton's method stops when twice what the log-posterior could still rise is below this.
 _ENOUGH = 1e-3
 
-
-_PARAMETER = {
-    "a": ListOf(Real(*_SLOPES), 1, _DEEPEST + 1),
-    "b": ListOf(Real(*_INTERCEPTS), 1, _DEEPEST + 1),
-}
 #: What `AcceptanceCalibrator.to_state` gives; entry 0 of each list is of all depths together.
 ACCEPTANCE_STATE = Record(
     {
-        **_PARAMETER,
+        "a": ListOf(Real(*_SLOPES), 1, _DEEPEST + 1),
+        "b": ListOf(Real(*_INTERCEPTS), 1, _DEEPEST + 1),
         "acceptance": ListOf(Real(0.0, 1.0), 1, _DEEPEST + 1),
         "trials": ListOf(Real(0.0, _KEPT_TRIALS), 1, _DEEPEST + 1),
     }

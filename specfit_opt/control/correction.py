@@ -316,11 +316,7 @@ class OnlineCorrection:
         self._count_misses(cycle)
         self._updates += 1
         if self._updates <= WINDOW or self._updates % _REFRESH == 0:
-            self._scale = min(self._transfer.value, MOST_SCALE)
-            self._hidden_scale = min(self._hidden.value, self._scale)
-            self._compute.fit()
-            self._weigh_misses()
-            self._model = None
+            self._refresh()
 
     def cost_model(self) -> CostModel:
         """Return the corrected cost model of a pass without drafting."""
@@ -438,8 +434,13 @@ class OnlineCorrection:
         self._search = RecentAverage(WINDOW, (kept["search"],) * _KEPT)
         self._other = RecentAverage(WINDOW, (kept["other"],) * _KEPT)
         self._predicted, self._realised = np.array(kept["predicted"]), np.array(kept["realised"])
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Let what was learned change the prices."""
         self._scale = min(self._transfer.value, MOST_SCALE)
         self._hidden_scale = min(self._hidden.value, self._scale)
+        self._compute.fit()
         self._weigh_misses()
         self._model = None
 

@@ -102,36 +102,35 @@ class LevelSearch:
 
     def load_time(self, experts: NDArray[np.integer]) -> float:
         """Return the seconds that the union of ``experts``, shape (n, L, k), takes to load."""
-        return load_time(self._cost, self._resident, experts)
+        return load_time(self._cost.expert_time, self._resident, experts)
 
     def realised_load_time(self, experts: NDArray[np.integer]) -> float:
         """Return the seconds that the union of true ``experts``, shape (n, L, k), took to load."""
-        loads = expert_union(experts, self._resident.shape[1]) & ~self._resident
-        return float(loads.sum(axis=1) @ self._view.load_time)
+        return load_time(self._view.load_time, self._resident, experts)
 
     def waste_time(self, nodes: NDArray[np.int64]) -> float:
         """Return the seconds of the nodes' loads that no committed token is expected to use."""
         experts = self._view.experts()[nodes]
-        return load_time(self._cost, self._resident, experts, self._search.waste())
+        return load_time(self._cost.expert_time, self._resident, experts, self._search.waste())
 
 
 def load_time(
-    cost: CostModel,
+    expert_time: float | NDArray[np.float64],
     resident: NDArray[np.bool_],
     experts: NDArray[np.integer],
     weight: NDArray[np.float64] | None = None,
 ) -> float:
     """Return the seconds that the union of ``experts``, shape (n, L, k), takes to load.
 
-    With ``weight``, shape (L, E), each load counts that many times.
+    ``expert_time`` is as in a :class:`specfit_opt.CostModel`. With ``weight``, shape (L, E), each
+    load counts that many times.
     """
     loads: NDArray[Any] = expert_union(experts, resident.shape[1]) & ~resident
     if weight is not None:
         loads = loads * weight
-    time = cost.expert_time
-    if isinstance(time, float) or time.ndim == 2:
-        return float((loads * time).sum())
-    return float(loads.sum(axis=1) @ time)
+    if isinstance(expert_time, float) or expert_time.ndim == 2:
+        return float((loads * expert_time).sum())
+    return float(loads.sum(axis=1) @ expert_time)
 
 
 def _with_node_charge(cost: CostModel, charge: float) -> CostModel:

@@ -56,13 +56,13 @@ class SpecFitPolicy(Policy):
     **Objective.** The ratio of the pass (policy ``ratio``) charges it for every expert that it
     loads. But plain decoding has to load the experts of the text's tokens too. Here an expert is
     charged only with the probability that no committed token uses it (``waste_share`` of
-    :class:`specfit_opt.TreeSearch`), and a
-    rejected node with what such nodes were seen to load beyond the prediction (`WasteBias`); the
-    ratio of tokens to seconds so counted is maximised exactly. A load for a rejected node is repaid
-    if the text comes to use the expert before it is evicted, less what is evicted for it; how often
-    that is so is learned per layer (`LoadRepayment`), and the rest is charged. The charge per
-    rejected node enters as one per node: ``P / (T + beta (n - P))`` and ``P / (T + beta n)`` have
-    the same maximiser, because the reciprocals differ by beta.
+    :class:`specfit_opt.TreeSearch`), and a rejected node with what such nodes were seen to load
+    beyond the prediction (`WasteBias`); the ratio of tokens to seconds so counted is maximised
+    exactly. A load for a rejected node is repaid if the text comes to use the expert before it is
+    evicted, less what is evicted for it; how often that is so is learned per layer
+    (`LoadRepayment`), and the rest is charged. The charge per rejected node enters as one per node:
+    ``P / (T + beta (n - P))`` and ``P / (T + beta n)`` have the same maximiser, because the
+    reciprocals differ by beta.
 
     **Stopping.** Before each level it is asked whether one more is expected to win at the
     acceptance seen so far (:meth:`specfit_opt.TreeSearch.advise`).
@@ -146,7 +146,7 @@ class SpecFitPolicy(Policy):
         cost = for_sizes(view.cost_model, self.shape.most_nodes)
         if not self._first_level.wanted(view, cost):
             return plain
-        self.bias.expect(load_time(cost, view.resident, view.experts()[:1]))
+        self.bias.expect(load_time(cost.expert_time, view.resident, view.experts()[:1]))
         # What rejected nodes load beyond the prediction is repaid as the rest is.
         charge = self.bias.seconds * float(self._share.mean())
         search = LevelSearch(view, cost, waste_share=self._share, node_charge=charge)

@@ -43,7 +43,6 @@ class RecordedView(DraftView):
         self._tree = tree
         self._recorded = RecordedDrafter(tree, limit)
         self._charge = level_seconds
-        self._limit = limit
         self.predictions = 0
         root = int(tree.token[0])
         levels = self._recorded.max_levels
