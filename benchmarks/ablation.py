@@ -30,7 +30,6 @@ from specfit_opt.control.load_repayment import LoadRepayment
 from specfit_opt.control.plain_guard import PlainGuard
 from specfit_opt.control.waste_bias import WasteBias
 from specfit_opt.files import Trace
-from specfit_opt.files.atomic import atomic_write
 from specfit_opt.policies import make_policy, specfit
 from specfit_opt.replay import RecordedDecode, ReplayedCycle, ReplaySetting, SimulatedMachine
 from specfit_opt.replay.recorded_decode import RecordedTrees
@@ -40,7 +39,7 @@ from specfit_opt.text import format_table
 
 from .record_branches import PURPOSES, prompt_sets, record, recorded_sets
 from .routing_replay import SMALL, Cell
-from .traces_command import in_processes
+from .traces_command import in_processes, show
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "ablation.txt"
 #: Machines, expert sizes and caches, from where loads cost little to where they cost much.
@@ -198,11 +197,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help=f"write {OUTPUT.name}")
     options = parser.parse_args()
     record(options.recordings, prompt_sets(options.purpose))
-    text = report(options.recordings, options.purpose, options.jobs)
-    print(text)
-    if options.write:
-        with atomic_write(OUTPUT, "w") as handle:
-            handle.write(text)
+    show(report(options.recordings, options.purpose, options.jobs), OUTPUT, options.write)
     return 0
 
 

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from specfit_opt.expert_union import expert_union
 from specfit_opt.files import Trace, load_trace
-from specfit_opt.files.atomic import atomic_write
 from specfit_opt.text import format_table
 
 from .record_branches import DECODINGS, prompt_sets, record, recorded_sets
-from .traces_command import TRACES
+from .traces_command import TRACES, show
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "branch_reuse.txt"
 #: An expert is taken for absent if the text did not use it in so many positions, and as reused if
@@ -114,11 +113,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help=f"write {OUTPUT.name}")
     options = parser.parse_args()
     record(options.recordings, prompt_sets("judge"))
-    text = report(options.recordings, options.traces)
-    print(text)
-    if options.write:
-        with atomic_write(OUTPUT, "w") as handle:
-            handle.write(text)
+    show(report(options.recordings, options.traces), OUTPUT, options.write)
     return 0
 
 

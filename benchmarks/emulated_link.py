@@ -41,7 +41,7 @@ CACHES = ("1", "12.5%", "25%", "50%")
 TEMPERATURES = (0.0, 1.0)
 POLICIES = (
     *("ar", "chain-1", "chain-2", "chain-3", "chain-4", "chain-5", "chain-6"),
-    *("eagle-8", "eagle-16", "eagle-60", "evict", "ecospec", "ratio", "specfit"),
+    *("eagle-8", "eagle-16", "eagle-60", "evict", "ecospec", "s2moe", "ratio", "specfit"),
 )
 _PARTS = ("draft", "search", "transfer", "verify", "other")
 _RATES = ("tokens_per_pass", "verified_per_pass", "moved_per_token", "bytes_per_token", "hit_rate")

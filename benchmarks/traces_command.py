@@ -38,12 +38,17 @@ def publish(options: argparse.Namespace, output: Path, report: Callable[[], str]
     except SpecfitError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    show(text, output, options.write)
+    return 0
+
+
+def show(text: str, output: Path, write: bool) -> None:
+    """Print a report, and write it whole or not at all if asked."""
     print(text)
-    if options.write:
+    if write:
         output.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(output, "w") as handle:
             handle.write(text)
-    return 0
 
 
 def in_processes(
